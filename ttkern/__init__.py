@@ -1,0 +1,1 @@
+"""ttkern: write a prefill path once against ttnn; see it proven, measured and served."""
