@@ -18,7 +18,7 @@ class AttentionWeights:
 
     qkv     [D, (heads + 2 kv_heads) * head_dim]: q | k | v
     gate    [D, heads * head_dim]
-    q_norm, k_norm  [1, 1, head_dim/32, 32] float32, ROW_MAJOR
+    q_norm, k_norm  [1, head_dim] float32, TILE
     out     [heads * head_dim, D]
     """
 

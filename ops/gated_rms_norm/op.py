@@ -29,7 +29,7 @@ def composed(ttnn: Any, o: Any, projected: Any, gamma_rows: Any, *, value_heads:
 
     o           [B, 1, HV, V] float32, TILE
     projected   [1, B, W] bfloat16, TILE; z as in `fused`
-    gamma_rows  [1, 1, V/32, 32] float32, ROW_MAJOR
+    gamma_rows  [1, V] float32, TILE
     returns     [1, B, HV * V] bfloat16
     """
     rows, width = o.shape[0], value_heads * o.shape[3]

@@ -17,7 +17,7 @@ from ops.swiglu_mlp.op import swiglu_mlp
 
 @dataclass(frozen=True)
 class MlpWeights:
-    """norm [1, 1, D/32, 32] float32 ROW_MAJOR; gate, up [D, F]; down [F, D] TILE."""
+    """norm [1, D] float32 TILE; gate, up [D, F]; down [F, D] TILE."""
 
     norm: Any
     gate: Any
@@ -32,7 +32,7 @@ class GdnWeights:
     qkvz            [D, C + value_dim]: q | k | v | z in one product, read in place by the ops that follow
     beta, decay     [D, HV]; dt_bias [1, HV] float32; neg_a [1, 1, HV] float32
     taps            four of [1, 1, C]; early_taps [1, 3, 1, C]; last_tap [1, 1, 1, C]: the same numbers as decode reads them
-    out_norm        [V] bfloat16 TILE; out_norm_rows [1, 1, V/32, 32] float32 ROW_MAJOR: the same as decode reads it
+    out_norm        [V] bfloat16 TILE; out_norm_rows [1, V] float32 TILE: the same as decode reads it
     out             [value_dim, D]
     """
 
@@ -130,7 +130,7 @@ def prefill(
 def decode(ttnn: Any, x: Any, weights: GdnWeights, shape: GdnShape, state: GdnDecodeState, inverse_root: Any) -> Any:
     """One token of each of B sequences. Rows without a sequence compute too; what they leave is overwritten by `store`.
 
-    x [1, B, D] bfloat16, TILE; inverse_root [1, 1, K/32, 32] float32 ROW_MAJOR filled with K^-0.5; returns [1, B, D]
+    x [1, B, D] bfloat16, TILE; inverse_root [1, K] float32 TILE filled with K^-0.5; returns [1, B, D]
     """
     rows, key, channels = x.shape[1], shape.key_dim, shape.conv_dim
     h = rms_norm(ttnn, x, weights.norm, eps=shape.eps)

@@ -10,7 +10,7 @@ def lm_head(ttnn: Any, x: Any, gamma: Any, weight: Any, *, eps: float) -> Any:
     """Final norm and projection onto the vocabulary.
 
     x       [1, N, D] bfloat16, TILE
-    gamma   [1, 1, D/32, 32] float32, ROW_MAJOR; weight [D, vocab] TILE
+    gamma   [1, D] float32, TILE; weight [D, vocab] TILE
     returns [1, N, vocab] float32, ROW_MAJOR: bfloat16 would tie the best two tokens every few steps; row-major is what
             argmax is fast on and what the host reads without untilizing
     """

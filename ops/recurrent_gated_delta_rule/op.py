@@ -19,7 +19,7 @@ def l2_norm(ttnn: Any, x: Any, inverse_root: Any) -> Any:
     """x / sqrt(sum(x^2) + 1e-6) over the last axis, through RMSNorm: sum = K mean, so eps / K and a weight of K^-0.5.
 
     x             [B, 1, H, K] bfloat16, TILE
-    inverse_root  [1, 1, K/32, 32] float32, ROW_MAJOR, filled with K^-0.5
+    inverse_root  [1, K] float32, TILE, filled with K^-0.5
     Source: transformers `l2norm`.
     """
     return ttnn.rms_norm(

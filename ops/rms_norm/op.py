@@ -9,7 +9,7 @@ def rms_norm(ttnn: Any, x: Any, gamma: Any, *, eps: float) -> Any:
     """x / sqrt(mean(x^2) + eps) * gamma over the last axis.
 
     x      [..., D] bfloat16 or float32, TILE
-    gamma  [1, 1, D/32, 32] float32, ROW_MAJOR: 1 + the checkpoint's weight (bfloat16 would drop the low bits of the sum)
+    gamma  [1, D] float32, TILE: 1 + the checkpoint's weight (bfloat16 would drop the low bits of the sum)
     returns [..., D] in x's dtype
     Source: transformers `Qwen3_5RMSNorm`.
     """

@@ -1,0 +1,336 @@
+"""The engine's hands on the device: buffers, traces, and what is refreshed before each replay.
+
+Order at start, which the real library demands: allocate everything, compile every program on the very buffers it will
+use, forbid program-cache misses, capture all traces. After that a request allocates nothing and compiles nothing.
+
+    prefill step   refresh <= 8 input tensors, replay the bucket's trace; the last one also replays `finish`
+    finish         logits of the last row, hand the GDN states over to the decode row, zero the prefill states
+    decode step    refresh <= 4 input tensors, replay `decode`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ttkern.engine.device_inputs import DeviceInput
+from ttkern.engine.runner_protocol import DecodeRow, PrefillCall, PrefillResult, Sampled, SampleSpec
+from ttkern.engine.sampling import sample, score
+from ttkern.engine.traces import Trace
+from ttkern.errors import TtkernError
+from ttkern.model.decoder import DecodeInputs, Decoder, PrefillInputs, StoreInputs
+
+HEAD_ROWS = 32  # a tile's height: the head costs the same for one row and for 32
+MIN_BUCKET = 128
+Track = Callable[[Iterable[Any], str], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class RunnerConfig:
+    """Sizes that the device is laid out for.
+
+    max_model_len     longest sequence, prompt and answer, in tokens
+    chunk_tokens      tokens of a full prefill chunk, a power of two
+    block_size        tokens of a KV block
+    num_blocks        KV blocks that sequences may own (one more is kept as scratch)
+    max_num_seqs      decode rows
+    kv_cache_dtype    ttnn dtype name of the KV cache
+    max_masked_bucket largest padded step (at least the smallest exact bucket, so that every tail can run)
+    """
+
+    max_model_len: int
+    chunk_tokens: int = 2048
+    block_size: int = 64
+    num_blocks: int = 1024
+    max_num_seqs: int = 8
+    kv_cache_dtype: str = "bfloat16"
+    max_masked_bucket: int = 0
+
+    def __post_init__(self) -> None:
+        if self.block_size < 32 or self.block_size & (self.block_size - 1):
+            raise TtkernError(
+                f"block size is {self.block_size}; it must be a power of two of at least 32 (a tile's rows)"
+            )
+        if self.chunk_tokens < 32 or self.chunk_tokens & (self.chunk_tokens - 1):
+            raise TtkernError(f"chunk is {self.chunk_tokens} tokens; it must be a power of two of at least 32")
+        if self.max_masked_bucket > self.chunk_tokens:
+            raise TtkernError(
+                f"largest masked bucket is {self.max_masked_bucket} tokens; a chunk of {self.chunk_tokens} bounds it"
+            )
+        if self.chunk_tokens % self.block_size:
+            raise TtkernError(
+                f"chunk is {self.chunk_tokens} tokens and block size is {self.block_size}: the chunk must be a multiple"
+            )
+
+    @property
+    def min_bucket(self) -> int:
+        """The smallest exact bucket; every step starts at a multiple of it."""
+        return min(self.chunk_tokens, max(MIN_BUCKET, self.block_size))
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Exact buckets under a chunk, descending powers of two."""
+        return tuple(_powers(self.min_bucket, self.chunk_tokens // 2))
+
+    @property
+    def masked_buckets(self) -> tuple[int, ...]:
+        """Padded sizes, descending."""
+        return tuple(_powers(32, max(self.min_bucket, self.max_masked_bucket)))
+
+    @property
+    def page_table_width(self) -> int:
+        """Blocks of the longest sequence, rounded up to the multiple of 8 that the attention kernel wants."""
+        blocks = -(-self.max_model_len // self.block_size)
+        return -(-blocks // 8) * 8
+
+
+def _powers(low: int, high: int) -> list[int]:
+    return [1 << e for e in range(high.bit_length() - 1, low.bit_length() - 2, -1)] if high >= low else []
+
+
+class DeviceRunner:
+    """Runs one model on one target; see `runner_protocol.Runner` for what the engine asks of it."""
+
+    def __init__(self, decoder: Decoder, config: RunnerConfig, *, track: Track = lambda items, _: items) -> None:
+        self.decoder, self.config, self.target = decoder, config, decoder.target
+        self.num_blocks, self.block_size = config.num_blocks, config.block_size
+        self.max_num_seqs, self.max_model_len = config.max_num_seqs, config.max_model_len
+        self.vocab_size = decoder.config.vocab_size
+        self.chunk_tokens, self.buckets, self.masked_buckets = (
+            config.chunk_tokens,
+            config.buckets,
+            config.masked_buckets,
+        )
+        self.scratch_block = config.num_blocks
+        self.state = decoder.allocate_state(
+            num_blocks=config.num_blocks + 1,
+            block_size=config.block_size,
+            rows=config.max_num_seqs,
+            kv_dtype=config.kv_cache_dtype,
+        )
+        self._zeros = (
+            decoder.allocate_state(
+                num_blocks=1, block_size=config.block_size, rows=1, kv_dtype=config.kv_cache_dtype
+            ).prefill[0]
+            if self.state.prefill
+            else None
+        )
+        self._dirty = False  # the prefill states hold a sequence that has not finished
+        self._decoding: set[int] = set()
+        self._head_rows = self._device_zeros((1, HEAD_ROWS, decoder.config.hidden_size))
+        self._decode_in = _DecodeBuffers(self.target, config, self.scratch_block)
+        self._store_in = _StoreBuffers(self.target, config)
+        self._steps = {
+            (size, masked): _Step(self, size, masked)
+            for masked, sizes in ((False, (config.chunk_tokens, *config.buckets)), (True, config.masked_buckets))
+            for size in sizes
+        }
+        self._decode = Trace("decode", self.target, lambda: decoder.decode(self._decode_in.inputs, self.state))
+        self._head = Trace("head", self.target, lambda: decoder.head(self._head_rows))
+        self._finish = Trace("finish", self.target, self._finish_body)
+        self._reset = Trace("reset", self.target, lambda: decoder.reset_prefill(self._zeros, self.state))
+        self.traces: list[Trace] = [
+            *(trace for step in self._steps.values() for trace in (step.body, step.gather)),
+            self._decode,
+            self._head,
+            self._finish,
+            self._reset,
+        ]
+        for trace in track(self.traces, "compiling programs"):
+            trace.compile()
+        self.target.device.set_program_cache_misses_allowed(False)
+        for trace in track(self.traces, "capturing traces"):
+            trace.capture()
+        self._reset.replay()
+
+    def _device_zeros(self, shape: tuple[int, ...]) -> Any:
+        ttnn = self.target.ttnn
+        return ttnn.zeros(shape, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=self.target.device)
+
+    def _finish_body(self) -> tuple[Any, Any]:
+        ttnn = self.target.ttnn
+        logits, tokens = self.decoder.head(self._head_rows)
+        self.decoder.store_prefilled(self._store_in.inputs, self.state)
+        self.decoder.reset_prefill(self._zeros, self.state)
+        return ttnn.slice(logits, [0, 0, 0], [1, 1, self.vocab_size]), tokens
+
+    def prefill(self, call: PrefillCall) -> PrefillResult:
+        """One step of one sequence's prefill; see `PrefillCall`."""
+        if call.fresh_state and self._dirty:
+            self._reset.replay()
+        self._dirty = True
+        step = self._steps[call.step.bucket, call.step.path == "masked_bucket"]
+        step.refresh(call)
+        step.body.replay()
+        sampled = None
+        if call.last:
+            self._store_in.refresh(call.slot)
+            logits, tokens = self._finish.replay()
+            self._dirty = False
+            self._decoding.add(call.slot)
+            if call.sample is not None:
+                sampled = self._pick([call.sample], logits, tokens)[0]
+        scores = None if call.prompt_logprobs is None else self._score_prompt(step, call, call.prompt_logprobs)
+        return PrefillResult(sampled, scores)
+
+    def _score_prompt(self, step: _Step, call: PrefillCall, top: int) -> list[Sampled]:
+        following = list(call.tokens[1:]) + ([] if call.next_token is None else [call.next_token])
+        scores: list[Sampled] = []
+        for first in range(0, len(following), HEAD_ROWS):
+            part = following[first : first + HEAD_ROWS]
+            step.rows.refresh([min(first + i, step.size - 1) for i in range(HEAD_ROWS)])
+            step.gather.replay()
+            logits = self._to_numpy(self._head.replay()[0])[0]
+            scores.extend(score(logits[i], token, top) for i, token in enumerate(part))
+        step.rows.refresh([call.step.length - 1] * HEAD_ROWS)
+        return scores
+
+    def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
+        """One token for every sequence that has been prefilled and not released; idle rows compute on scratch."""
+        slots = [row.slot for row in rows]
+        if set(slots) != self._decoding:
+            # A row left out would still advance on the device, by a token that is not its own.
+            raise ValueError(f"decode of rows {sorted(slots)}, but rows {sorted(self._decoding)} hold sequences")
+        self._decode_in.refresh(rows)
+        logits, tokens = self._decode.replay()
+        return self._pick([row.sample for row in rows], logits, tokens, slots)
+
+    def release(self, slot: int) -> None:
+        """The slot's sequence is gone; a state half prefilled is zeroed before the next sequence begins."""
+        self._decoding.discard(slot)
+        self._decode_in.clear(slot)
+
+    def _pick(self, specs: list[SampleSpec], logits: Any, tokens: Any, rows: Sequence[int] = (0,)) -> list[Sampled]:
+        if all(s.temperature == 0 and s.logprobs is None and not s.forbidden for s in specs):
+            picked = self._to_numpy(tokens).reshape(-1)
+            return [Sampled(int(picked[row]), None, ()) for row in rows]
+        read = self._to_numpy(logits)[0]
+        return [sample(read[row], spec) for row, spec in zip(rows, specs, strict=True)]
+
+    def _to_numpy(self, tensor: Any) -> np.ndarray:
+        return self.target.ttnn.to_torch(tensor).numpy()
+
+
+class _Step:
+    """One bucket: its inputs, its trace, and the trace that picks other rows of its hidden states for the head."""
+
+    def __init__(self, runner: DeviceRunner, size: int, masked: bool) -> None:
+        target, config = runner.target, runner.config
+        self.runner, self.size, self.masked = runner, size, masked
+        self.token_ids = DeviceInput(target, (1, size), "uint32")
+        self.positions = DeviceInput(target, (1, size), "uint32")
+        self.chunk_start_idx = DeviceInput(target, (1,), "int32")
+        self.page_table = DeviceInput(target, (1, config.page_table_width), "int32")
+        self.fill_table = DeviceInput(target, (1, max(1, size // config.block_size)), "int32")
+        self.rows = DeviceInput(target, (1, HEAD_ROWS), "uint32")
+        self.mask = DeviceInput(target, (1, size, 1), "float32", layout="tile") if masked else None
+        self.carry_rows = DeviceInput(target, (1, 3), "uint32") if masked else None
+        self.rows.refresh([size - 1] * HEAD_ROWS)
+        self.page_table.refresh([runner.scratch_block] * config.page_table_width)
+        self.fill_table.refresh([runner.scratch_block] * self.fill_table.shape[1])
+        self.inputs = PrefillInputs(
+            self.token_ids.tensor,
+            self.positions.tensor,
+            self.chunk_start_idx.tensor,
+            self.page_table.tensor,
+            self.fill_table.tensor,
+            self.rows.tensor,
+            None if self.mask is None else self.mask.tensor,
+            None if self.carry_rows is None else self.carry_rows.tensor,
+        )
+        name = f"masked_bucket_{size}" if masked else f"prefill_{size}"
+        self.body = Trace(name, target, self._body)
+        self.gather = Trace(f"{name}_rows", target, self._gather)
+        self._hidden: Any = None
+
+    def _body(self) -> None:
+        ttnn, runner = self.runner.target.ttnn, self.runner
+        self._hidden, picked = runner.decoder.prefill(self.inputs, runner.state)
+        ttnn.copy(picked, runner._head_rows)
+
+    def _gather(self) -> None:
+        ttnn = self.runner.target.ttnn
+        ttnn.copy(self.runner.decoder.gather(self.inputs, self._hidden), self.runner._head_rows)
+
+    def refresh(self, call: PrefillCall) -> None:
+        """Bring this step's tokens, positions, tables and, where padded, masks to the device."""
+        step, config, scratch = call.step, self.runner.config, self.runner.scratch_block
+        padding = self.size - step.length
+        first = step.start // config.block_size
+        used = -(-(step.start + step.length) // config.block_size)
+        self.token_ids.refresh([*call.tokens, *[0] * padding])
+        last_position = config.max_model_len - 1
+        self.positions.refresh(torch.arange(step.start, step.start + self.size).clamp_(max=last_position))
+        self.chunk_start_idx.refresh([step.start])
+        table = np.full(config.page_table_width, scratch, dtype=np.int32)
+        table[:used] = call.block_table[:used]
+        self.page_table.refresh(table)
+        fill = np.full(self.fill_table.shape[1], scratch, dtype=np.int32)
+        fill[: used - first] = table[first:used]
+        self.fill_table.refresh(fill)
+        if self.mask is not None and self.carry_rows is not None:
+            self.rows.refresh([step.length - 1] * HEAD_ROWS)
+            self.mask.refresh(torch.arange(self.size) < step.length)
+            self.carry_rows.refresh([step.length, step.length + 1, step.length + 2])
+
+
+class _DecodeBuffers:
+    """Inputs of the decode step. A row without a sequence decodes token 0 at position 0 of the scratch block."""
+
+    def __init__(self, target: Any, config: RunnerConfig, scratch_block: int) -> None:
+        rows, width = config.max_num_seqs, config.page_table_width
+        self.scratch_block = scratch_block
+        self.token_ids = DeviceInput(target, (1, rows), "uint32")
+        self.positions = DeviceInput(target, (1, rows), "uint32")
+        self.cache_positions = DeviceInput(target, (rows,), "int32")
+        self.page_table = DeviceInput(target, (rows, width), "int32")
+        self._table = np.full((rows, width), scratch_block, dtype=np.int32)
+        self._filled = [0] * rows  # blocks of each row that the table holds
+        self._changed = True
+        self.inputs = DecodeInputs(
+            self.token_ids.tensor, self.positions.tensor, self.cache_positions.tensor, self.page_table.tensor
+        )
+
+    def clear(self, row: int) -> None:
+        """Point a row at scratch."""
+        if self._filled[row]:
+            self._table[row] = self.scratch_block
+            self._filled[row], self._changed = 0, True
+
+    def refresh(self, rows: Sequence[DecodeRow]) -> None:
+        """Bring tokens, positions and, where a block came or a sequence went, the page table to the device."""
+        count = len(self._filled)
+        tokens, positions = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int32)
+        for row in rows:
+            tokens[row.slot], positions[row.slot] = row.token, row.position
+            known, now = self._filled[row.slot], len(row.block_table)
+            if now > known:
+                self._table[row.slot, known:now] = row.block_table[known:now]
+                self._filled[row.slot], self._changed = now, True
+        self.token_ids.refresh(tokens)
+        self.positions.refresh(positions)
+        self.cache_positions.refresh(positions)
+        if self._changed:
+            self.page_table.refresh(self._table)
+            self._changed = False
+
+
+class _StoreBuffers:
+    """Which decode row takes the prefilled states over."""
+
+    def __init__(self, target: Any, config: RunnerConfig) -> None:
+        rows = config.max_num_seqs
+        self.slot = DeviceInput(target, (1, 1), "int32")
+        self.slot_row = DeviceInput(target, (1, 1), "uint32")
+        eye = DeviceInput(target, (1, 1, rows, rows), "bfloat16")
+        eye.refresh(torch.eye(rows))
+        self.inputs = StoreInputs(self.slot.tensor, self.slot_row.tensor, eye.tensor)
+
+    def refresh(self, slot: int) -> None:
+        """Name the row."""
+        self.slot.refresh([slot])
+        self.slot_row.refresh([slot])
