@@ -22,9 +22,8 @@ from ttkern.engine.runner_protocol import DecodeRow, PrefillCall, PrefillResult,
 from ttkern.engine.sampling import sample, score
 from ttkern.engine.traces import Trace
 from ttkern.errors import TtkernError
-from ttkern.model.decoder import DecodeInputs, Decoder, PrefillInputs, StoreInputs
+from ttkern.model.decoder import HEAD_ROWS, DecodeInputs, Decoder, PrefillInputs, StoreInputs
 
-HEAD_ROWS = 32  # a tile's height: the head costs the same for one row and for 32
 MIN_BUCKET = 128
 Track = Callable[[Iterable[Any], str], Iterable[Any]]
 
@@ -39,6 +38,7 @@ class RunnerConfig:
     num_blocks        KV blocks that sequences may own (one more is kept as scratch)
     max_num_seqs      decode rows
     kv_cache_dtype    ttnn dtype name of the KV cache
+    pad_token_id      what stands in padded positions; the numbers do not depend on it
     max_masked_bucket largest padded step (at least the smallest exact bucket, so that every tail can run)
     """
 
@@ -48,6 +48,7 @@ class RunnerConfig:
     num_blocks: int = 1024
     max_num_seqs: int = 8
     kv_cache_dtype: str = "bfloat16"
+    pad_token_id: int = 0
     max_masked_bucket: int = 0
 
     def __post_init__(self) -> None:
@@ -182,11 +183,11 @@ class DeviceRunner:
         scores: list[Sampled] = []
         for first in range(0, len(following), HEAD_ROWS):
             part = following[first : first + HEAD_ROWS]
-            step.rows.refresh([min(first + i, step.size - 1) for i in range(HEAD_ROWS)])
+            step.want_rows(list(range(first, first + len(part))), call.step.length)
             step.gather.replay()
             logits = self._to_numpy(self._head.replay()[0])[0]
             scores.extend(score(logits[i], token, top) for i, token in enumerate(part))
-        step.rows.refresh([call.step.length - 1] * HEAD_ROWS)
+        step.want_rows([call.step.length - 1], call.step.length)
         return scores
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
@@ -226,10 +227,9 @@ class _Step:
         self.chunk_start_idx = DeviceInput(target, (1,), "int32")
         self.page_table = DeviceInput(target, (1, config.page_table_width), "int32")
         self.fill_table = DeviceInput(target, (1, max(1, size // config.block_size)), "int32")
-        self.rows = DeviceInput(target, (1, HEAD_ROWS), "uint32")
+        self.rows = DeviceInput(target, (1, HEAD_ROWS + 3 if masked else HEAD_ROWS), "uint32")
         self.mask = DeviceInput(target, (1, size, 1), "float32", layout="tile") if masked else None
-        self.carry_rows = DeviceInput(target, (1, 3), "uint32") if masked else None
-        self.rows.refresh([size - 1] * HEAD_ROWS)
+        self.want_rows([size - 1], size)
         self.page_table.refresh([runner.scratch_block] * config.page_table_width)
         self.fill_table.refresh([runner.scratch_block] * self.fill_table.shape[1])
         self.inputs = PrefillInputs(
@@ -240,7 +240,6 @@ class _Step:
             self.fill_table.tensor,
             self.rows.tensor,
             None if self.mask is None else self.mask.tensor,
-            None if self.carry_rows is None else self.carry_rows.tensor,
         )
         name = f"masked_bucket_{size}" if masked else f"prefill_{size}"
         self.body = Trace(name, target, self._body)
@@ -262,7 +261,7 @@ class _Step:
         padding = self.size - step.length
         first = step.start // config.block_size
         used = -(-(step.start + step.length) // config.block_size)
-        self.token_ids.refresh([*call.tokens, *[0] * padding])
+        self.token_ids.refresh([*call.tokens, *[config.pad_token_id] * padding])
         last_position = config.max_model_len - 1
         self.positions.refresh(torch.arange(step.start, step.start + self.size).clamp_(max=last_position))
         self.chunk_start_idx.refresh([step.start])
@@ -272,10 +271,14 @@ class _Step:
         fill = np.full(self.fill_table.shape[1], scratch, dtype=np.int32)
         fill[: used - first] = table[first:used]
         self.fill_table.refresh(fill)
-        if self.mask is not None and self.carry_rows is not None:
-            self.rows.refresh([step.length - 1] * HEAD_ROWS)
+        if self.mask is not None:
             self.mask.refresh(torch.arange(self.size) < step.length)
-            self.carry_rows.refresh([step.length, step.length + 1, step.length + 2])
+            self.want_rows([step.length - 1], step.length)
+
+    def want_rows(self, rows: list[int], length: int) -> None:
+        """Name the rows (at most 32) whose logits are wanted, and where the `length` real tokens end."""
+        carry = [length, length + 1, length + 2] if self.masked else []
+        self.rows.refresh([*rows, *[rows[-1]] * (HEAD_ROWS - len(rows)), *carry])
 
 
 class _DecodeBuffers:
@@ -325,12 +328,10 @@ class _StoreBuffers:
     def __init__(self, target: Any, config: RunnerConfig) -> None:
         rows = config.max_num_seqs
         self.slot = DeviceInput(target, (1, 1), "int32")
-        self.slot_row = DeviceInput(target, (1, 1), "uint32")
         eye = DeviceInput(target, (1, 1, rows, rows), "bfloat16")
         eye.refresh(torch.eye(rows))
-        self.inputs = StoreInputs(self.slot.tensor, self.slot_row.tensor, eye.tensor)
+        self.inputs = StoreInputs(self.slot.tensor, eye.tensor)
 
     def refresh(self, slot: int) -> None:
         """Name the row."""
         self.slot.refresh([slot])
-        self.slot_row.refresh([slot])

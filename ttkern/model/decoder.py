@@ -21,6 +21,9 @@ from ttkern.model.config import ModelConfig
 from ttkern.model.device_weights import DecoderWeights
 
 
+HEAD_ROWS = 32  # rows of the head at once: a tile's height, so that one row costs the same
+
+
 @dataclass(frozen=True)
 class PrefillInputs:
     """Device tensors of one prefill step of `T` tokens, all ROW_MAJOR unless said.
@@ -28,8 +31,9 @@ class PrefillInputs:
     token_ids, positions  [1, T] uint32
     chunk_start_idx       [1] int32
     page_table            [1, W] int32; fill_table [1, F] int32
-    rows                  [1, 32] uint32: which rows' logits are wanted
-    mask                  [1, T, 1] float32 TILE and carry_rows [1, 3] uint32 in a masked bucket, else None
+    rows                  [1, 32] uint32: which rows' logits are wanted; in a masked bucket [1, 35]: then the 3 rows
+                          that `causal_conv.carry_masked` wants
+    mask                  [1, T, 1] float32 TILE in a masked bucket, else None
     """
 
     token_ids: Any
@@ -39,7 +43,14 @@ class PrefillInputs:
     fill_table: Any
     rows: Any
     mask: Any = None
-    carry_rows: Any = None
+
+    def wanted_rows(self, ttnn: Any) -> Any:
+        """[1, 32] uint32."""
+        return self.rows if self.mask is None else ttnn.slice(self.rows, [0, 0], [1, HEAD_ROWS])
+
+    def carry_rows(self, ttnn: Any) -> Any:
+        """[1, 3] uint32, None where every token is real."""
+        return None if self.mask is None else ttnn.slice(self.rows, [0, HEAD_ROWS], [1, HEAD_ROWS + 3])
 
 
 @dataclass(frozen=True)
@@ -55,10 +66,9 @@ class DecodeInputs:
 @dataclass(frozen=True)
 class StoreInputs:
     """Which decode row takes over the prefilled state: slot [1, 1] int32, and `eye` [1, 1, B, B] bfloat16, whose row
-    of the same number, read through slot_row [1, 1] uint32, masks that row. ROW_MAJOR."""
+    of the same number masks that row. ROW_MAJOR."""
 
     slot: Any
-    slot_row: Any
     eye: Any
 
 
@@ -127,6 +137,7 @@ class Decoder:
             look_up(ttnn, inputs.positions, weights.cos),
             look_up(ttnn, inputs.positions, weights.sin),
         )
+        carry_rows = inputs.carry_rows(ttnn)
         recurrent, caches = iter(state.prefill), iter(state.kv)
         x = embedding(ttnn, inputs.token_ids, weights.embed)
         for layer in weights.layers:
@@ -142,14 +153,14 @@ class Decoder:
                     weights.constants,
                     weights.zero,
                     mask=inputs.mask,
-                    carry_rows=inputs.carry_rows,
+                    carry_rows=carry_rows,
                 )
         hidden = ttnn.to_layout(x, ttnn.ROW_MAJOR_LAYOUT)
         return hidden, self.gather(inputs, hidden)
 
     def gather(self, inputs: PrefillInputs, hidden: Any) -> Any:
         """The hidden states that `inputs.rows` names: [1, T, D] ROW_MAJOR -> [1, 32, D] TILE."""
-        return gather_rows(self.target.ttnn, inputs.rows, hidden)
+        return gather_rows(self.target.ttnn, inputs.wanted_rows(self.target.ttnn), hidden)
 
     def decode(self, inputs: DecodeInputs, state: DecoderState) -> tuple[Any, Any]:
         """One decode step of all B rows: logits [1, B, vocab] float32 and greedy tokens [1, B] uint32, ROW_MAJOR."""
@@ -178,7 +189,8 @@ class Decoder:
     def store_prefilled(self, inputs: StoreInputs, state: DecoderState) -> None:
         """Hand the prefilled sequence's GDN states over to its decode row."""
         ttnn, rows = self.target.ttnn, inputs.eye.shape[3]
-        row_mask = ttnn.reshape(ttnn.embedding(inputs.slot_row, inputs.eye, layout=ttnn.TILE_LAYOUT), (1, 1, rows, 1))
+        row = embedding(ttnn, ttnn.typecast(inputs.slot, ttnn.uint32), inputs.eye)
+        row_mask = ttnn.reshape(row, (1, 1, rows, 1))
         for prefilled, decoding in zip(state.prefill, state.decode, strict=True):
             gdn_layer.store(ttnn, prefilled, decoding, inputs.slot, row_mask)
 
