@@ -1,0 +1,28 @@
+# make serve   a demo model behind an OpenAI-compatible server on 127.0.0.1:8000
+# make test    lint, types, tests
+# Each makes .venv first where it is missing or out of date; `make .venv` does just that.
+
+MODEL ?= build/demo-checkpoint
+PORT  ?= 8000
+ARGS  ?=
+VENV  := .venv/bin
+
+.PHONY: .venv serve test lint format
+
+.venv:
+	@bash .ci/make_venv.sh
+
+serve: .venv
+	@$(VENV)/ttkern serve --model $(MODEL) --port $(PORT) $(ARGS)
+
+test: lint
+	$(VENV)/python -m pytest
+
+lint: .venv
+	$(VENV)/ruff check
+	$(VENV)/ruff format --check
+	$(VENV)/mypy
+
+format: .venv
+	$(VENV)/ruff check --fix
+	$(VENV)/ruff format

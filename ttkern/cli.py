@@ -1,0 +1,91 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttkern import __version__
+from ttkern.errors import TtkernError
+from ttkern.serve.options import Dtype, KvCacheDtype, ServeOptions
+
+app = typer.Typer(
+    name="ttkern",
+    help="Write a prefill path once against ttnn; see it proven, measured and served.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ttkern {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def serve(
+    model: Annotated[Path, typer.Option(help="Checkpoint folder: config.json, safetensors, tokenizer.json.")],
+    target: Annotated[str, typer.Option(help="Where ttnn calls go.")] = "emulated",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="Name that requests give.", show_default="the folder's name")
+    ] = None,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(help="Longest sequence, prompt and answer, in tokens.", show_default="the model's limit"),
+    ] = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences decoded together.")] = 8,
+    chunk_tokens: Annotated[int, typer.Option(help="Tokens of a full prefill chunk.")] = 2048,
+    block_size: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 64,
+    dtype: Annotated[Dtype, typer.Option(help="float32 is the exact mode: no value is rounded.")] = "bfloat16",
+    kv_cache_dtype: Annotated[KvCacheDtype, typer.Option(help="dtype of the KV cache; auto is bfloat16.")] = "auto",
+    kv_cache_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens that the KV pool holds.", show_default="max-num-seqs sequences of max-model-len"),
+    ] = None,
+) -> None:
+    """Serve a checkpoint of the Qwen3.5 family over an OpenAI-compatible HTTP API."""
+    options = ServeOptions(
+        model=model,
+        target=target,
+        host=host,
+        port=port,
+        served_model_name=served_model_name,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        chunk_tokens=chunk_tokens,
+        block_size=block_size,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        kv_cache_tokens=kv_cache_tokens,
+    )
+    from ttkern.serve.launch import launch  # torch takes a second to import; --help should not wait for it
+
+    launch(options)
+
+
+def main() -> None:
+    """Entry point. Bad input is one line on stderr and exit code 1, a wrong command line 2, Ctrl-C 130."""
+    try:
+        app()
+    except TtkernError as error:
+        typer.echo(f"ttkern: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
