@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from live_server import SCRIPT, LiveServer, ScriptRunner, StubRunner, build_tokenizer
+from ttkern.model.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return build_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def scripted(tokenizer: Tokenizer) -> Iterator[LiveServer]:
+    """Every answer is SCRIPT, over and over."""
+    with LiveServer(ScriptRunner(tokenizer.encode(SCRIPT), vocab_size=tokenizer.vocab_size), tokenizer) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stub(tokenizer: Tokenizer) -> Iterator[LiveServer]:
+    """Every answer is a function of its prompt, and of the seed where it is sampled."""
+    with LiveServer(StubRunner(vocab_size=tokenizer.vocab_size), tokenizer) as server:
+        yield server

@@ -1,0 +1,121 @@
+"""A client that goes away takes its request with it, at whatever moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import httpx
+import pytest
+from live_server import MODEL, SCRIPT, LiveServer, ScriptRunner
+from prometheus_client.parser import text_string_to_metric_families
+from ttkern.model.tokenizer import Tokenizer
+
+NUM_CANCELLATIONS = 200
+
+
+@pytest.fixture(scope="module")
+def slow(tokenizer: Tokenizer):
+    """Answers take long enough to be cancelled anywhere in them."""
+    runner = ScriptRunner(tokenizer.encode(SCRIPT), vocab_size=tokenizer.vocab_size, delay_s=0.002)
+    with LiveServer(runner, tokenizer) as server:
+        yield server
+
+
+def body_of(number: int, rng: random.Random, limit: int) -> tuple[str, dict]:
+    length = rng.choice([1, 3, 40, limit // 2])
+    body: dict = {"model": MODEL, "max_tokens": limit // 3, "stream": number % 2 == 0, "n": rng.choice([1, 1, 3])}
+    if number % 3 == 0:
+        return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": "z" * length}]}
+    return "/v1/completions", {**body, "prompt": [rng.randrange(3, 300) for _ in range(length)]}
+
+
+def test_cancellations_at_random_moments_leave_nothing_behind(slow: LiveServer):
+    rng = random.Random(7)
+    cancelled = 0
+
+    async def call_and_go(client: httpx.AsyncClient, number: int, gate: asyncio.Semaphore) -> None:
+        nonlocal cancelled
+        path, body = body_of(number, rng, slow.engine.max_model_len)
+        after_s = rng.choice([0.02, 0.1, 0.3]) * rng.random()
+        async with gate:
+            try:
+                await asyncio.wait_for(client.post(path, json=body), after_s)
+            except asyncio.TimeoutError:
+                cancelled += 1
+
+    async def storm() -> None:
+        gate = asyncio.Semaphore(24)  # three times the slots, so that some are cancelled in the queue
+        limits = httpx.Limits(max_connections=24)
+        async with httpx.AsyncClient(base_url=slow.url, timeout=60, limits=limits) as client:
+            await asyncio.gather(*(call_and_go(client, number, gate) for number in range(NUM_CANCELLATIONS)))
+
+    before = aborts(slow)
+    asyncio.run(storm())
+    slow.assert_idle_and_whole()
+    assert cancelled == NUM_CANCELLATIONS
+    assert aborts(slow) > before + NUM_CANCELLATIONS / 2, "too few got as far as the engine"
+    assert slow.client.completions.create(model=MODEL, prompt="a", max_tokens=4).usage.completion_tokens == 4
+
+
+def aborts(server: LiveServer) -> float:
+    families = text_string_to_metric_families(server.http.get("/metrics").text)
+    (samples,) = (family.samples for family in families if family.name == "vllm:request_success")
+    return sum(sample.value for sample in samples if sample.labels.get("finished_reason") == "abort")
+
+
+def ask_and_leave(server: LiveServer, stream: bool) -> None:
+    """Streaming: leave after the first line. Otherwise: leave while the answer is being made."""
+    body = {"model": MODEL, "prompt": "b", "max_tokens": 900, "stream": stream}
+    timeout = httpx.Timeout(5, read=5 if stream else 0.05)
+    with (
+        httpx.Client(base_url=server.url, timeout=timeout) as client,
+        contextlib.suppress(httpx.ReadTimeout),
+        client.stream("POST", "/v1/completions", json=body) as answer,
+    ):
+        next(answer.iter_lines())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_its_slot_while_the_others_go_on(slow: LiveServer, stream: bool):
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 200, "stream": True}
+    with slow.http.stream("POST", "/v1/completions", json=body) as other:
+        lines = other.iter_lines()
+        next(lines)
+        ask_and_leave(slow, stream)
+        slow.wait_until(lambda: slow.loop.num_open_groups == 1, timeout_s=2)
+        assert slow.loop.has_requests
+        assert list(lines)[-2:] == ["data: [DONE]", ""]
+    slow.assert_idle_and_whole()
+
+
+def test_all_choices_of_a_call_are_cancelled(slow: LiveServer):
+    body = {"model": MODEL, "prompt": ["a", "b"], "n": 6, "max_tokens": 900, "stream": True}
+    with slow.http.stream("POST", "/v1/completions", json=body) as answer:
+        next(answer.iter_lines())
+        assert slow.loop.has_requests
+    slow.assert_idle_and_whole()
+
+
+def test_a_stalled_reader_holds_nobody_up(slow: LiveServer, tokenizer: Tokenizer):
+    """It reads nothing for a while, then everything: the text is whole, and in few, merged pieces at the end."""
+
+    async def scenario() -> tuple[str, int]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(slow.url.rsplit(":", 1)[1]), limit=1 << 24)
+        body = b'{"model": "%s", "prompt": "a", "max_tokens": 400, "stream": true, "logprobs": 5}' % MODEL.encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        writer.transport.pause_reading()
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await asyncio.sleep(0.2)
+        quick = await asyncio.to_thread(slow.client.completions.create, model=MODEL, prompt="b", max_tokens=10)
+        await asyncio.to_thread(slow.wait_until, lambda: not slow.loop.has_requests)
+        writer.transport.resume_reading()
+        raw = await reader.read()
+        writer.close()
+        return raw.decode(), quick.usage.completion_tokens
+
+    raw, quick_tokens = asyncio.run(scenario())
+    assert quick_tokens == 10
+    assert "data: [DONE]" in raw
+    slow.assert_idle_and_whole()
