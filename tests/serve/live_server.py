@@ -50,9 +50,10 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     raw.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    raw.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
+    raw.train_from_iterator(CORPUS, trainer)
     path = folder / "tokenizer.json"
     raw.save(str(path))
     return Tokenizer(path, [raw.token_to_id("<|im_end|>")])
@@ -94,10 +95,10 @@ class LiveServer:
         self.engine = Engine(runner, tokenizer, EngineConfig())
         self.loop = EngineLoop(self.engine)
         self.app = create_app(self.loop, tokenizer, ChatTemplate(CHAT_TEMPLATE, {}), MODEL, **options)
-        self._listener = bind("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.listener = bind("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self._server = DrainingServer(uvicorn.Config(self.app, log_level="warning"), self.loop)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self.listener]}, daemon=True)
 
     def __enter__(self) -> LiveServer:
         self._thread.start()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
+import socket
 
 import httpx
 import pytest
@@ -98,24 +100,25 @@ def test_all_choices_of_a_call_are_cancelled(slow: LiveServer):
     slow.assert_idle_and_whole()
 
 
-def test_a_stalled_reader_holds_nobody_up(slow: LiveServer, tokenizer: Tokenizer):
-    """It reads nothing for a while, then everything: the text is whole, and in few, merged pieces at the end."""
-
-    async def scenario() -> tuple[str, int]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(slow.url.rsplit(":", 1)[1]), limit=1 << 24)
-        body = b'{"model": "%s", "prompt": "a", "max_tokens": 400, "stream": true, "logprobs": 5}' % MODEL.encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        writer.transport.pause_reading()
-        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        await asyncio.sleep(0.2)
-        quick = await asyncio.to_thread(slow.client.completions.create, model=MODEL, prompt="b", max_tokens=10)
-        await asyncio.to_thread(slow.wait_until, lambda: not slow.loop.has_requests)
-        writer.transport.resume_reading()
-        raw = await reader.read()
-        writer.close()
-        return raw.decode(), quick.usage.completion_tokens
-
-    raw, quick_tokens = asyncio.run(scenario())
-    assert quick_tokens == 10
-    assert "data: [DONE]" in raw
+def test_a_stalled_reader_holds_nobody_up(slow: LiveServer):
+    """It reads nothing until all is generated, then everything: no token is lost, and many came as one."""
+    choices, tokens_each = 4, 300
+    slow.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what it accepts from now on inherits this
+    body = {"model": MODEL, "prompt": "a", "n": choices, "max_tokens": tokens_each, "logprobs": 5, "stream": True}
+    request = json.dumps({**body, "stream_options": {"include_usage": True}}).encode()
+    head = f"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(request)}\r\n\r\n"
+    with socket.socket() as stalled:
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.connect(("127.0.0.1", int(slow.url.rsplit(":", 1)[1])))
+        stalled.sendall(head.encode() + request)
+        slow.wait_until(lambda: slow.loop.has_requests)
+        assert slow.client.completions.create(model=MODEL, prompt="b", max_tokens=10).usage.completion_tokens == 10
+        slow.wait_until(lambda: not slow.loop.has_requests)
+        assert slow.loop.num_open_groups == 1, "the answer fitted into the socket: nothing was tested"
+        with stalled.makefile("rb") as answer:
+            events = [json.loads(line[6:]) for line in answer if line.startswith(b"data: {")]
+    pieces = [choice for event in events for choice in event["choices"]]
+    assert sum(len(piece["logprobs"]["tokens"]) for piece in pieces if piece["logprobs"]) == choices * tokens_each
+    assert len(pieces) < choices * tokens_each / 2
+    assert events[-1]["usage"]["completion_tokens"] == choices * tokens_each
     slow.assert_idle_and_whole()

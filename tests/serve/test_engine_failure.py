@@ -8,7 +8,7 @@ from live_server import MODEL, SCRIPT, LiveServer, ScriptRunner
 from ttkern.engine.request import RequestOutput
 from ttkern.model.tokenizer import Tokenizer
 
-from ttkern.serve.engine_loop import merge
+from ttkern.serve.engine_loop import OutputBuffer
 
 
 @pytest.fixture
@@ -54,8 +54,10 @@ def test_merged_outputs_say_what_they_said_one_by_one():
         output("", [2], logprobs=["y"], num_output_tokens=2),
         output("bc", [3, 4], logprobs=["z", "w"], num_output_tokens=4, finish_reason="stop", stop_reason="d"),
     ]
-    merged = merge(parts)
-    assert merged == output(
+    buffer = OutputBuffer()
+    for part in parts:
+        buffer.add(part)
+    assert buffer.merged() == output(
         "abc",
         [1, 2, 3, 4],
         logprobs=["x", "y", "z", "w"],
@@ -64,4 +66,5 @@ def test_merged_outputs_say_what_they_said_one_by_one():
         finish_reason="stop",
         stop_reason="d",
     )
-    assert merge(parts[:1]) is parts[0]
+    assert parts[0].text == "a", "the parts are the engine's, not to be changed"
+    assert parts[0].logprobs == ["x"]

@@ -6,48 +6,61 @@
                           per step
     group.close()    ---- command --------->     engine.abort, for what has not finished
 
-A step never waits for a reader: outputs lie in the group until they are taken, merged once there are many, so that what
-a stalled reader costs is bounded by the text of its own answer.
+A step never waits for a reader: outputs lie in the group until they are taken, and are then told as one, so that a
+stalled reader costs the room of its own answer and nobody's time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from ttkern.engine.engine import Engine
 from ttkern.engine.request import Request, RequestOutput
+from ttkern.engine.runner_protocol import Sampled
 from ttkern.serve.errors import ApiError
 from ttkern.serve.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-_MOST_WAITING_OUTPUTS = 64
 
+class OutputBuffer:
+    """Consecutive outputs of one request, to be told as one. Adding costs what is added, however much lies here."""
 
-def merge(outputs: Sequence[RequestOutput]) -> RequestOutput:
-    """One output that says what consecutive `outputs` of one request say together."""
-    if len(outputs) == 1:
-        return outputs[0]
-    last = outputs[-1]
-    logprobs = [entry for output in outputs for entry in output.logprobs or ()]
-    return RequestOutput(
-        request_id=last.request_id,
-        text="".join(output.text for output in outputs),
-        token_ids=[token for output in outputs for token in output.token_ids],
-        logprobs=logprobs if any(output.logprobs is not None for output in outputs) else None,
-        prompt_logprobs=next((o.prompt_logprobs for o in outputs if o.prompt_logprobs is not None), None),
-        finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason,
-        num_prompt_tokens=last.num_prompt_tokens,
-        num_cached_tokens=last.num_cached_tokens,
-        num_output_tokens=last.num_output_tokens,
-    )
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._logprobs: list[Sampled] | None = None
+        self._prompt_logprobs: list[Sampled] | None = None
+        self._last: RequestOutput | None = None
+
+    def add(self, output: RequestOutput) -> None:
+        self._texts.append(output.text)
+        self._token_ids += output.token_ids
+        if output.logprobs is not None:
+            if self._logprobs is None:
+                self._logprobs = []
+            self._logprobs += output.logprobs
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs = output.prompt_logprobs
+        self._last = output
+
+    def merged(self) -> RequestOutput:
+        """All that was added; at least one output was."""
+        assert self._last is not None
+        return dataclasses.replace(
+            self._last,
+            text="".join(self._texts),
+            token_ids=self._token_ids,
+            logprobs=self._logprobs,
+            prompt_logprobs=self._prompt_logprobs,
+        )
 
 
 class RequestGroup:
@@ -60,16 +73,13 @@ class RequestGroup:
         self._engine_loop = engine_loop
         self._index = {request.request_id: index for index, request in enumerate(requests)}
         self._unfinished = set(self._index)
-        self._waiting: dict[int, list[RequestOutput]] = {}
+        self._waiting: defaultdict[int, OutputBuffer] = defaultdict(OutputBuffer)
         self._error: ApiError | None = None
         self._arrived = asyncio.Event()
         self._closed = False
 
     def deliver(self, output: RequestOutput) -> None:
-        waiting = self._waiting.setdefault(self._index[output.request_id], [])
-        waiting.append(output)
-        if len(waiting) > _MOST_WAITING_OUTPUTS:
-            waiting[:] = [merge(waiting)]
+        self._waiting[self._index[output.request_id]].add(output)
         if output.finish_reason is not None:
             self._unfinished.discard(output.request_id)
         self._arrived.set()
@@ -90,16 +100,16 @@ class RequestGroup:
                 return []
             self._arrived.clear()
             await self._arrived.wait()
-        taken, self._waiting = self._waiting, {}
-        return [(index, merge(outputs)) for index, outputs in taken.items()]
+        taken, self._waiting = self._waiting, defaultdict(OutputBuffer)
+        return [(index, buffer.merged()) for index, buffer in taken.items()]
 
     async def collect(self) -> list[RequestOutput]:
         """Everything, one output per request, in the order of the requests."""
-        parts: list[list[RequestOutput]] = [[] for _ in self.requests]
+        buffers = [OutputBuffer() for _ in self.requests]
         while arrived := await self.next():
             for index, output in arrived:
-                parts[index].append(output)
-        return [merge(outputs) for outputs in parts]
+                buffers[index].add(output)
+        return [buffer.merged() for buffer in buffers]
 
     def close(self) -> None:
         """Give back what is unfinished, and count the call as over. Safe to call again."""
