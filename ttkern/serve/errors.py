@@ -16,6 +16,13 @@ from ttkern.errors import TtkernError
 logger = logging.getLogger(__name__)
 
 _LONGEST_ECHOED_INPUT = 60
+_LONGEST_LINE = 1000
+
+
+def _one_line(text: str) -> str:
+    """A client's own words come back in messages: whatever they are, as one line of bounded length."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:_LONGEST_LINE])
+    return shown if len(text) <= _LONGEST_LINE else shown + "..."
 
 
 class ApiError(Exception):
@@ -28,8 +35,8 @@ class ApiError(Exception):
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.param = param
+        self.message = _one_line(message)
+        self.param = None if param is None else _one_line(param)
         self.code = code
 
     def body(self) -> dict[str, Any]:
