@@ -151,6 +151,7 @@ CHAT_ONLY = [
     ("messages", [{"role": "user", "content": []}], "expected a string"),
     ("messages", [{"role": "user", "content": ["a"]}], "part 0"),
     ("messages", [{"role": "user", "content": [{"type": "text"}]}], "part 0"),
+    ("messages", [{"role": "user", "content": [{"type": {}, "text": "a"}]}], "part 0"),
     ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "image_url"),
     ("messages", [{"role": "user", "content": "a", "name": "bob"}], "cannot honour"),
     ("messages", [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}], "cannot honour"),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
@@ -23,7 +23,13 @@ from ttkern.model.tokenizer import Tokenizer
 from ttkern.serve.chat import ChatAnswer
 from ttkern.serve.completions import CompletionAnswer
 from ttkern.serve.engine_loop import EngineLoop
-from ttkern.serve.errors import ApiError, ClientDisconnected, from_validation_error, install_error_handlers
+from ttkern.serve.errors import (
+    ApiError,
+    ClientDisconnected,
+    ErrorBody,
+    from_validation_error,
+    install_error_handlers,
+)
 from ttkern.serve.generation import Answer, respond
 from ttkern.serve.logprobs import TokenTexts
 from ttkern.serve.metrics import Metrics
@@ -145,14 +151,15 @@ def create_app(
         yield
         await run_in_threadpool(engine_loop.stop)
 
-    app = FastAPI(title="ttkern", version=__version__, lifespan=lifespan)
+    errors: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
+    app = FastAPI(title="ttkern", version=__version__, lifespan=lifespan, responses=errors)
     app.state.engine_loop = engine_loop
     install_error_handlers(app)
     _add_model_routes(app, service)
     _add_generation_routes(app, service)
     _add_token_routes(app, service)
     _add_operator_routes(app, service, metrics)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app, served_model_name)  # type: ignore[method-assign]
     return app
 
 
@@ -165,19 +172,23 @@ def _takes(model: type[Body]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
+def _openapi(app: FastAPI, model_name: str) -> dict[str, Any]:
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = app.openapi_schema.setdefault("components", {}).setdefault("schemas", {})
         for model in _BODIES:
             schema = model.model_json_schema(ref_template=_SCHEMA_PATH)
             schemas.update(schema.pop("$defs", {}))
+            optional = [] if "model" in schema.get("required", ()) else [None]
+            schema["properties"]["model"] = {"enum": [model_name, *optional]}
             schemas[model.__name__] = schema
     return app.openapi_schema
 
 
 def _add_generation_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/completions", openapi_extra=_takes(CompletionRequest))
+    streams: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}, "text/event-stream": {}}}}
+
+    @app.post("/v1/completions", openapi_extra=_takes(CompletionRequest), responses=streams)
     async def completions(http: Request) -> Response:
         body = await service.read(http, CompletionRequest)
         service.check_model(body.model)
@@ -188,7 +199,7 @@ def _add_generation_routes(app: FastAPI, service: Service) -> None:
         answer = CompletionAnswer(body, prompts, service.tokenizer, service.texts)
         return await service.generate(http, answer, body, prompts)
 
-    @app.post("/v1/chat/completions", openapi_extra=_takes(ChatRequest))
+    @app.post("/v1/chat/completions", openapi_extra=_takes(ChatRequest), responses=streams)
     async def chat_completions(http: Request) -> Response:
         body = await service.read(http, ChatRequest)
         service.check_model(body.model)
@@ -252,10 +263,10 @@ def _add_operator_routes(app: FastAPI, service: Service, metrics: Metrics) -> No
             raise service.engine_loop.refusal()
         return {"status": "ok"}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics_page() -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/version")
-    async def version_page() -> JSONResponse:
-        return JSONResponse({"version": __version__})
+    async def version_page() -> dict[str, str]:
+        return {"version": __version__}

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from ttkern.engine.request import RequestError
@@ -23,6 +23,19 @@ def _one_line(text: str) -> str:
     """A client's own words come back in messages: whatever they are, as one line of bounded length."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:_LONGEST_LINE])
     return shown if len(text) <= _LONGEST_LINE else shown + "..."
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Describes the shape to readers of the OpenAPI schema."""
+
+    error: ErrorDetail
 
 
 class ApiError(Exception):

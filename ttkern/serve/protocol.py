@@ -91,7 +91,7 @@ def _parse_content(value: Any) -> str:
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind != "text":
             raise refuse(f"part {number} is of type {kind[:40]!r}; this server takes text")
-        if kind is None or set(part) != {"type", "text"} or not isinstance(part["text"], str):
+        if kind != "text" or set(part) != {"type", "text"} or not isinstance(part["text"], str):
             raise refuse(f'part {number} must be {{"type": "text", "text": "..."}}')
         texts.append(part["text"])
     return "".join(texts)
@@ -320,6 +320,8 @@ class ChatRequest(GenerationRequest):
 
 class TokenizeRequest(Body):
     """Exactly one of prompt and messages."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]})
 
     model: str | None = None
     prompt: str | None = None
