@@ -25,6 +25,14 @@ def scripted(tokenizer: Tokenizer) -> Iterator[LiveServer]:
 
 
 @pytest.fixture(scope="module")
+def slow(tokenizer: Tokenizer) -> Iterator[LiveServer]:
+    """Like `scripted`, with time between tokens to do something to a running answer."""
+    runner = ScriptRunner(tokenizer.encode(SCRIPT), vocab_size=tokenizer.vocab_size, delay_s=0.002)
+    with LiveServer(runner, tokenizer) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def stub(tokenizer: Tokenizer) -> Iterator[LiveServer]:
     """Every answer is a function of its prompt, and of the seed where it is sampled."""
     with LiveServer(StubRunner(vocab_size=tokenizer.vocab_size), tokenizer) as server:

@@ -88,8 +88,8 @@ def test_stream_is_server_sent_events_with_a_done_at_the_end(scripted: LiveServe
     assert events[-1] == "data: [DONE]"
 
 
-def test_no_chunk_is_half_a_character(scripted: LiveServer):
-    _, chunks = stream_completion(scripted, prompt="x", max_tokens=150)
+def test_no_chunk_is_half_a_character(slow: LiveServer):
+    _, chunks = stream_completion(slow, prompt="x", max_tokens=150)
     texts = [c.choices[0].text for c in chunks]
     assert not any("\ufffd" in text for text in texts[:-2])
     assert len(texts) > 20, "the text did not arrive piece by piece"
