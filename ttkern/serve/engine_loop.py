@@ -13,7 +13,6 @@ stalled reader costs the room of its own answer and nobody's time.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import threading
 import time
@@ -22,45 +21,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ttkern.engine.engine import Engine
-from ttkern.engine.request import Request, RequestOutput
-from ttkern.engine.runner_protocol import Sampled
+from ttkern.engine.request import Request, RequestOutput, merge_outputs
 from ttkern.serve.errors import ApiError
 from ttkern.serve.metrics import Metrics
 
 logger = logging.getLogger(__name__)
-
-
-class OutputBuffer:
-    """Consecutive outputs of one request, to be told as one. Adding costs what is added, however much lies here."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._token_ids: list[int] = []
-        self._logprobs: list[Sampled] | None = None
-        self._prompt_logprobs: list[Sampled] | None = None
-        self._last: RequestOutput | None = None
-
-    def add(self, output: RequestOutput) -> None:
-        self._texts.append(output.text)
-        self._token_ids += output.token_ids
-        if output.logprobs is not None:
-            if self._logprobs is None:
-                self._logprobs = []
-            self._logprobs += output.logprobs
-        if output.prompt_logprobs is not None:
-            self._prompt_logprobs = output.prompt_logprobs
-        self._last = output
-
-    def merged(self) -> RequestOutput:
-        """All that was added; at least one output was."""
-        assert self._last is not None
-        return dataclasses.replace(
-            self._last,
-            text="".join(self._texts),
-            token_ids=self._token_ids,
-            logprobs=self._logprobs,
-            prompt_logprobs=self._prompt_logprobs,
-        )
 
 
 class RequestGroup:
@@ -73,13 +38,13 @@ class RequestGroup:
         self._engine_loop = engine_loop
         self._index = {request.request_id: index for index, request in enumerate(requests)}
         self._unfinished = set(self._index)
-        self._waiting: defaultdict[int, OutputBuffer] = defaultdict(OutputBuffer)
+        self._waiting: defaultdict[int, list[RequestOutput]] = defaultdict(list)
         self._error: ApiError | None = None
         self._arrived = asyncio.Event()
         self._closed = False
 
     def deliver(self, output: RequestOutput) -> None:
-        self._waiting[self._index[output.request_id]].add(output)
+        self._waiting[self._index[output.request_id]].append(output)
         if output.finish_reason is not None:
             self._unfinished.discard(output.request_id)
         self._arrived.set()
@@ -100,16 +65,16 @@ class RequestGroup:
                 return []
             self._arrived.clear()
             await self._arrived.wait()
-        taken, self._waiting = self._waiting, defaultdict(OutputBuffer)
-        return [(index, buffer.merged()) for index, buffer in taken.items()]
+        taken, self._waiting = self._waiting, defaultdict(list)
+        return [(index, merge_outputs(outputs)) for index, outputs in taken.items()]
 
     async def collect(self) -> list[RequestOutput]:
         """Everything, one output per request, in the order of the requests."""
-        buffers = [OutputBuffer() for _ in self.requests]
+        parts: list[list[RequestOutput]] = [[] for _ in self.requests]
         while arrived := await self.next():
             for index, output in arrived:
-                buffers[index].add(output)
-        return [buffer.merged() for buffer in buffers]
+                parts[index].append(output)
+        return [merge_outputs(outputs) for outputs in parts]
 
     def close(self) -> None:
         """Give back what is unfinished, and count the call as over. Safe to call again."""
