@@ -1,0 +1,186 @@
+"""Ops that move data: layouts, shapes, slices, lookups, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttkern.targets.emulated.dispatch import InPlace, Out, View, need_dtype, need_layout, op, overwrite, require
+from ttkern.targets.emulated.tensor import Tensor
+from ttkern.targets.emulated.types import TILE, DataType, Layout, MemoryConfig
+
+FLOATS = (DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B, DataType.BFLOAT4_B)
+
+
+def like(source: Tensor, values: torch.Tensor, memory_config: MemoryConfig | None = None) -> Out:
+    """An output of the source's dtype and layout."""
+    return Out(values, source.dtype, source.layout, memory_config)
+
+
+@op("to_layout")
+def to_layout(
+    tensor: Tensor, layout: Layout, dtype: DataType | None = None, *, memory_config: MemoryConfig | None = None
+) -> Any:
+    """Tilize or untilize; a tensor that has the layout already is returned as it is."""
+    if tensor.layout is layout and dtype in (None, tensor.dtype):
+        return View(tensor, tensor.shape)
+    wanted = dtype or tensor.dtype
+    if layout is Layout.ROW_MAJOR and wanted.is_block_float:
+        wanted = DataType.BFLOAT16
+    return Out(tensor.logical, wanted, layout, memory_config)
+
+
+@op("typecast")
+def typecast(input_tensor: Tensor, dtype: DataType, *, memory_config: MemoryConfig | None = None) -> Out:
+    """Another dtype, the same layout."""
+    return Out(input_tensor.logical, dtype, input_tensor.layout, memory_config)
+
+
+@op("to_memory_config")
+def to_memory_config(tensor: Tensor, memory_config: MemoryConfig, dtype: DataType | None = None) -> Out:
+    """Another place."""
+    if memory_config.is_sharded():
+        height, width = memory_config.shard_shape or (0, 0)
+        rows = 1
+        for n in tensor.padded_shape[:-1]:
+            rows *= n
+        require(
+            "to_memory_config",
+            width == tensor.padded_shape[-1] and height * memory_config.shard_cores >= rows,
+            f"shards of {height} x {width} on {memory_config.shard_cores} cores do not hold {rows} rows of"
+            f" {tensor.padded_shape[-1]}",
+        )
+    return Out(tensor.logical, dtype or tensor.dtype, tensor.layout, memory_config)
+
+
+@op("clone")
+def clone(input: Tensor, *, dtype: DataType | None = None, memory_config: MemoryConfig | None = None) -> Out:
+    """A copy in a buffer of its own."""
+    return Out(input.logical.clone(), dtype or input.dtype, input.layout, memory_config)
+
+
+@op("copy")
+def copy(input_a: Tensor, input_b: Tensor) -> InPlace:
+    """Overwrite `input_b` with `input_a`."""
+    require("copy", input_a.shape == input_b.shape, f"shapes differ: {list(input_a.shape)}, {list(input_b.shape)}")
+    need_layout("copy", "input_a", input_a, input_b.layout)
+    need_dtype("copy", "input_a", input_a, input_b.dtype)
+    return overwrite(input_b, input_a.logical)
+
+
+@op("reshape")
+def reshape(input_tensor: Tensor, shape: Sequence[int], *, memory_config: MemoryConfig | None = None) -> Any:
+    """Another shape. Nothing moves, and the buffer is shared, when rows keep their width and no padding lies between."""
+    shape = _resolve(input_tensor, tuple(shape))
+    source = input_tensor
+    same_rows = bool(shape) and shape[-1] == source.shape[-1]
+    if source.layout is Layout.ROW_MAJOR:
+        in_place = same_rows
+    else:
+        rows, new_rows = source.shape[-2] if len(source.shape) > 1 else 1, shape[-2] if len(shape) > 1 else 1
+        in_place = same_rows and (rows == new_rows or (rows % TILE == 0 and new_rows % TILE == 0))
+    if in_place and memory_config is None:
+        return View(source, shape)
+    return like(source, source.logical.reshape(shape), memory_config)
+
+
+def _resolve(source: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    known, count = 1, 1
+    for n in source.shape:
+        count *= n
+    for n in shape:
+        known *= n if n != -1 else 1
+    if -1 in shape:
+        shape = tuple(count // known if n == -1 else n for n in shape)
+        known = count
+    require("reshape", known == count, f"{list(source.shape)} has {count} elements, {list(shape)} has {known}")
+    return shape
+
+
+@op("slice")
+def slice_(
+    input_tensor: Tensor,
+    slice_start: Sequence[int],
+    slice_end: Sequence[int],
+    slice_step: Sequence[int] | None = None,
+    *,
+    memory_config: MemoryConfig | None = None,
+) -> Out:
+    """Elements [start, end) along every axis."""
+    rank = len(input_tensor.shape)
+    require(
+        "slice",
+        len(slice_start) == rank and len(slice_end) == rank,
+        f"start {list(slice_start)} and end {list(slice_end)} must have {rank} entries",
+    )
+    for axis, (start, end) in enumerate(zip(slice_start, slice_end, strict=True)):
+        require(
+            "slice",
+            0 <= start < end <= input_tensor.shape[axis],
+            f"[{start}, {end}) is not within axis {axis} of {list(input_tensor.shape)}",
+        )
+    steps = slice_step or [1] * rank
+    index = tuple(slice(a, b, c) for a, b, c in zip(slice_start, slice_end, steps, strict=True))
+    return like(input_tensor, input_tensor.logical[index], memory_config)
+
+
+@op("concat")
+def concat(tensors: Sequence[Tensor], dim: int = 0, *, memory_config: MemoryConfig | None = None) -> Out:
+    """One after the other along an axis."""
+    first = tensors[0]
+    for index, tensor in enumerate(tensors):
+        need_layout("concat", f"tensors[{index}]", tensor, first.layout)
+        need_dtype("concat", f"tensors[{index}]", tensor, first.dtype)
+    return like(first, torch.cat([t.logical for t in tensors], dim=dim), memory_config)
+
+
+@op("permute")
+def permute(input_tensor: Tensor, dims: Sequence[int], *, memory_config: MemoryConfig | None = None) -> Out:
+    """Axes in another order."""
+    return like(input_tensor, input_tensor.logical.permute(*dims), memory_config)
+
+
+@op("transpose")
+def transpose(input_tensor: Tensor, dim1: int, dim2: int, *, memory_config: MemoryConfig | None = None) -> Out:
+    """Two axes swapped."""
+    return like(input_tensor, input_tensor.logical.transpose(dim1, dim2), memory_config)
+
+
+@op("embedding")
+def embedding(
+    input_tensor: Tensor,
+    weight: Tensor,
+    *,
+    layout: Layout | None = None,
+    dtype: DataType | None = None,
+    memory_config: MemoryConfig | None = None,
+) -> Out:
+    """Rows of `weight` by index."""
+    need_dtype("embedding", "input_tensor", input_tensor, DataType.UINT32, DataType.BFLOAT16)
+    need_dtype("embedding", "weight", weight, DataType.BFLOAT16)
+    need_layout("embedding", "weight", weight, Layout.ROW_MAJOR)
+    table = weight.logical.reshape(weight.shape[-2], weight.shape[-1])
+    ids = input_tensor.logical.reshape(input_tensor.shape[0], input_tensor.shape[-1])
+    require(
+        "embedding",
+        bool(((ids >= 0) & (ids < table.shape[0])).all()),
+        f"an index lies outside the table's {table.shape[0]} rows",
+    )
+    return Out(
+        torch.nn.functional.embedding(ids, table), dtype or weight.dtype, layout or Layout.ROW_MAJOR, memory_config
+    )
+
+
+@op("argmax")
+def argmax(
+    input_tensor: Tensor, dim: int | None = None, keepdim: bool = False, *, memory_config: MemoryConfig | None = None
+) -> Out:
+    """Index of the largest element of each row; the first among equals."""
+    if dim is None or dim not in (-1, len(input_tensor.shape) - 1):
+        need_layout("argmax", "input_tensor", input_tensor, Layout.ROW_MAJOR)
+    need_dtype("argmax", "input_tensor", input_tensor, DataType.BFLOAT16, DataType.FLOAT32)
+    values = input_tensor.f32
+    index = values.argmax() if dim is None else values.argmax(dim=dim, keepdim=keepdim)
+    return Out(index, DataType.UINT32, Layout.ROW_MAJOR, memory_config)
