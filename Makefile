@@ -2,18 +2,23 @@
 # make test    lint, types, tests
 # Each makes .venv first where it is missing or out of date; `make .venv` does just that.
 
-MODEL ?= build/demo-checkpoint
+DEMO  := build/demo
+MODEL ?= $(DEMO)
 PORT  ?= 8000
 ARGS  ?=
 VENV  := .venv/bin
 
+.DELETE_ON_ERROR:
 .PHONY: .venv serve test lint format
 
 .venv:
 	@bash .ci/make_venv.sh
 
-serve: .venv
+serve: .venv $(if $(filter $(DEMO),$(MODEL)),$(DEMO)/config.json)
 	@$(VENV)/ttkern serve --model $(MODEL) --port $(PORT) $(ARGS)
+
+$(DEMO)/config.json: ttkern/model/checkpoint.py | .venv
+	@$(VENV)/python -m ttkern.model.checkpoint $(DEMO)
 
 test: lint
 	$(VENV)/python -m pytest

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ttkern.engine.engine import Engine
-    from ttkern.model.decoder import load_model
+    from ttkern.model.load import load_model
     from ttkern.targets import open_target
 
 __version__ = "0.1.0"
 __all__ = ["Engine", "__version__", "load_model", "open_target"]
 
-_MODULES = {"Engine": "ttkern.engine.engine", "load_model": "ttkern.model.decoder", "open_target": "ttkern.targets"}
+_MODULES = {"Engine": "ttkern.engine.engine", "load_model": "ttkern.model.load", "open_target": "ttkern.targets"}
 
 
 def __getattr__(name: str) -> Any:

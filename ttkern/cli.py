@@ -11,6 +11,7 @@ import typer
 from ttkern import __version__
 from ttkern.errors import TtkernError
 from ttkern.serve.options import Dtype, KvCacheDtype, ServeOptions
+from ttkern.targets import TARGETS
 
 app = typer.Typer(
     name="ttkern",
@@ -38,7 +39,7 @@ def _common(
 @app.command()
 def serve(
     model: Annotated[Path, typer.Option(help="Checkpoint folder: config.json, safetensors, tokenizer.json.")],
-    target: Annotated[str, typer.Option(help="Where ttnn calls go.")] = "emulated",
+    target: Annotated[str, typer.Option(help=f"Where ttnn calls go: {', '.join(TARGETS)}.")] = "emulated",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
     served_model_name: Annotated[

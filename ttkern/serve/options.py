@@ -59,7 +59,7 @@ class ServeOptions:
                 )
         if self.chunk_tokens < self.block_size:
             raise TtkernError(
-                f"--chunk-tokens is {self.chunk_tokens} and --block-size {self.block_size}; a chunk must be whole blocks"
+                f"--chunk-tokens is {self.chunk_tokens} and --block-size {self.block_size}; a chunk is whole blocks"
             )
         if self.kv_cache_tokens is not None and self.kv_cache_tokens < self.block_size:
             raise TtkernError(
