@@ -85,6 +85,13 @@ def test_a_zero_slice_must_stay_small_against_the_whole():
     assert finding.worst_slice == "head 1"
 
 
+def test_one_value_has_no_scale_of_its_own():
+    want = torch.tensor([1.0, -1.0, 1e-4, 1.0])
+    rounding = torch.tensor([0.0, 0.0, 1e-3, 0.0])
+    assert check(want + rounding, want, slices={"token": 0}).ok
+    assert not check(want + 200 * rounding, want, slices={"token": 0}).ok
+
+
 def test_a_zero_reference_allows_no_error_at_all():
     zero = torch.zeros(4, 32)
     assert check(zero, zero, tolerance=FLOAT32).ok

@@ -53,7 +53,9 @@ def test_every_planted_fault_is_refused_at_every_shape_and_size(shape, kind, sca
     )
     assert report.verdict is Verdict.PASS, str(report)
     assert not report.missed
-    for fault in ("zeros", "stale output", "times 3", "times 3 plus 5 RMS", "one NaN", "one Inf", "one element off"):
+    if math.prod(shape) >= 16:  # a handful of values may come out alike for two seeds
+        assert "output 0: stale output" in report.caught
+    for fault in ("zeros", "times 3", "times 3 plus 5 RMS", "one NaN", "one Inf", "one element off"):
         assert f"output 0: {fault}" in report.caught
     if len(shape) >= 2:
         assert "output 0: padding leak" in report.caught
@@ -162,9 +164,10 @@ def test_a_fault_that_does_not_apply_is_listed():
     assert report.not_applicable["gate sign flipped"] == "not supplied by the op"
 
 
-def test_twin_heads_are_no_reason_to_call_the_gate_blind():
-    twins = lambda x: [x[:, :1].repeat(1, 4, 1, 1)]  # noqa: E731
-    report = gate(twins, twins, normal((1, 4, 8, 8)), slices={"head": 1})
+@pytest.mark.parametrize("difference", [0.0, 1e-3])
+def test_twin_heads_are_no_reason_to_call_the_gate_blind(difference):
+    twins = lambda x: [torch.cat([x, x * (1 + difference)], 1)]  # noqa: E731
+    report = gate(twins, twins, normal((1, 1, 8, 8)), slices={"head": 1})
     assert report.verdict is Verdict.PASS
     assert "output 0: swapped head" in report.not_applicable
 
@@ -223,8 +226,9 @@ def test_integer_outputs_must_be_equal():
 
 
 def test_outputs_in_a_reused_buffer_are_judged_as_they_were_returned():
-    buffer = torch.empty(4, 8, dtype=torch.bfloat16)
-    assert identity_gate((4, 8), lambda x: [buffer.copy_(x)]).verdict is Verdict.PASS
+    buffer, reference_buffer = torch.empty(4, 8, dtype=torch.bfloat16), torch.empty(4, 8)
+    report = gate(lambda x: [buffer.copy_(x)], lambda x: [reference_buffer.copy_(x)], normal((4, 8)))
+    assert report.verdict is Verdict.PASS, str(report)
 
 
 def test_an_op_may_change_its_inputs_in_place():

@@ -248,6 +248,6 @@ def _rounded(want: Tensor, spec: OutputSpec) -> Tensor:
 
 
 def _detached(outputs: Outputs) -> list[Tensor]:
-    """Copies on the host: `run` may return buffers that its next call overwrites."""
+    """Copies on the host: a call may return buffers that the next one overwrites."""
     tensors = [outputs] if isinstance(outputs, Tensor) else outputs
     return [torch.as_tensor(t).detach().cpu().clone() for t in tensors]
