@@ -1,0 +1,1 @@
+"""The model: checkpoint, tokenizer, chat template, and the decoder assembled from ops."""
