@@ -1,0 +1,1 @@
+"""Requests in, tokens out: admission, plans, schedule, KV blocks, sampling, text."""
