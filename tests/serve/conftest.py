@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from live_server import SCRIPT, LiveServer, ScriptRunner, StubRunner, build_tokenizer
+from live_server import LiveServer, ScriptRunner, StubRunner, build_tokenizer, small_stub
 from ttkern.model.tokenizer import Tokenizer
 
 
@@ -20,14 +20,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 @pytest.fixture(scope="module")
 def scripted(tokenizer: Tokenizer) -> Iterator[LiveServer]:
     """Every answer is SCRIPT, over and over."""
-    with LiveServer(ScriptRunner(tokenizer.encode(SCRIPT), vocab_size=tokenizer.vocab_size), tokenizer) as server:
+    with LiveServer(ScriptRunner(tokenizer), tokenizer) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def slow(tokenizer: Tokenizer) -> Iterator[LiveServer]:
     """Like `scripted`, with time between tokens to do something to a running answer."""
-    runner = ScriptRunner(tokenizer.encode(SCRIPT), vocab_size=tokenizer.vocab_size, delay_s=0.002)
+    runner = ScriptRunner(tokenizer, delay_s=0.002)
     with LiveServer(runner, tokenizer) as server:
         yield server
 
@@ -35,5 +35,5 @@ def slow(tokenizer: Tokenizer) -> Iterator[LiveServer]:
 @pytest.fixture(scope="module")
 def stub(tokenizer: Tokenizer) -> Iterator[LiveServer]:
     """Every answer is a function of its prompt, and of the seed where it is sampled."""
-    with LiveServer(StubRunner(vocab_size=tokenizer.vocab_size), tokenizer) as server:
+    with LiveServer(StubRunner(**small_stub(tokenizer)), tokenizer) as server:
         yield server

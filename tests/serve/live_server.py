@@ -1,6 +1,6 @@
 """The server over the real engine and a runner that needs no device; also a script, for tests of the whole process.
 
-`ScriptRunner` answers with a text that the test gives, so that what must come out is known without the code under test.
+`ScriptRunner` answers with a fixed text, so that what must come out is known without the code under test.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import openai
 import tokenizers
 import uvicorn
 from tokenizers import decoders, models, pre_tokenizers, trainers
-from ttkern.engine.engine import Engine, EngineConfig
-from ttkern.engine.runner_protocol import DecodeRow, PrefillCall, PrefillResult, Sampled, SampleSpec, TokenLogprob
-from ttkern.engine.stub_runner import StubRunner
 from ttkern.model.chat_template import ChatTemplate
 from ttkern.model.tokenizer import Tokenizer
 
+from ttkern.engine.engine import Engine, EngineConfig
+from ttkern.engine.runner_protocol import DecodeRow, PrefillCall, PrefillResult, Sampled, SampleSpec, TokenLogprob
+from ttkern.engine.stub_runner import StubRunner
 from ttkern.serve.app import create_app
 from ttkern.serve.engine_loop import EngineLoop
 from ttkern.serve.server import DrainingServer, bind, run
@@ -59,12 +59,17 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer(path, [raw.token_to_id("<|im_end|>")])
 
 
-class ScriptRunner(StubRunner):
-    """Says `script` (token ids), over and over; the likeliest tokens are the next ones of the vocabulary."""
+def small_stub(tokenizer: Tokenizer) -> dict[str, int]:
+    """Sizes at which eight long answers do not fit into the KV pool at once, so that some are preempted."""
+    return {"vocab_size": tokenizer.vocab_size, "max_model_len": 1024, "num_blocks": 96}
 
-    def __init__(self, script: Sequence[int], *args: Any, delay_s: float = 0.0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.script = list(script)
+
+class ScriptRunner(StubRunner):
+    """Says SCRIPT over and over, whatever the prompt; the likeliest tokens are the next ones of the vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, delay_s: float = 0.0) -> None:
+        super().__init__(**small_stub(tokenizer))
+        self.script = tokenizer.encode(SCRIPT)
         self.delay_s = delay_s
         self.fail = False
 
@@ -133,7 +138,7 @@ def main() -> None:
     """Serve on a free port until a signal, with tokens slow enough to be caught in the middle of a stream."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = build_tokenizer(Path(folder))
-        runner = ScriptRunner(tokenizer.encode(SCRIPT), delay_s=0.02)
+        runner = ScriptRunner(tokenizer, delay_s=0.02)
         loop = EngineLoop(Engine(runner, tokenizer, EngineConfig()))
         listener = bind("127.0.0.1", int(sys.argv[1]))
         print(listener.getsockname()[1], flush=True)

@@ -92,7 +92,8 @@ def test_a_client_that_leaves_frees_its_slot_while_the_others_go_on(slow: LiveSe
 def test_all_choices_of_a_call_are_cancelled(slow: LiveServer):
     body = {"model": MODEL, "prompt": ["a", "b"], "n": 6, "max_tokens": 900, "stream": True}
     with slow.http.stream("POST", "/v1/completions", json=body) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # held: httpx closes the answer with its iterator
+        next(lines)
         assert slow.loop.has_requests
     slow.assert_idle_and_whole()
 

@@ -10,7 +10,7 @@ from ttkern.model.tokenizer import Tokenizer
 
 @pytest.fixture
 def fresh(tokenizer: Tokenizer):
-    with LiveServer(ScriptRunner(tokenizer.encode(SCRIPT), vocab_size=tokenizer.vocab_size), tokenizer) as server:
+    with LiveServer(ScriptRunner(tokenizer), tokenizer) as server:
         yield server
 
 
@@ -54,7 +54,8 @@ def test_gauges_follow_what_runs_and_waits(fresh: LiveServer):
     num_slots = fresh.runner.max_num_seqs
     body = {"model": MODEL, "prompt": "a", "n": num_slots + 3, "max_tokens": 300, "stream": True}
     with fresh.http.stream("POST", "/v1/completions", json=body) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # held: httpx closes the answer with its iterator
+        next(lines)
         fresh.wait_until(lambda: read(fresh)["vllm:num_requests_running", ""] == num_slots)
         samples = read(fresh)
         assert samples["vllm:num_requests_waiting", ""] == 3

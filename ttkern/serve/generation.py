@@ -73,7 +73,7 @@ class Answer(ABC):
 
 def _check_not_aborted(output: RequestOutput) -> None:
     if output.finish_reason == "abort":
-        raise ApiError(503, f"the engine gave up the request: {output.error or 'it was aborted'}")
+        raise ApiError(500, f"the engine gave up the request: {output.error or 'it was aborted'}")
 
 
 def _event(data: dict[str, Any]) -> str:

@@ -1,0 +1,87 @@
+"""From options to a server that answers: target, model, traces, engine, HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track as show_progress
+
+from ttkern.engine.engine import Engine
+from ttkern.engine.runner import DeviceRunner, RunnerConfig
+from ttkern.errors import TtkernError
+from ttkern.model.config import ModelConfig
+from ttkern.model.load import LoadedModel, load_model
+from ttkern.serve.app import create_app
+from ttkern.serve.engine_loop import EngineLoop
+from ttkern.serve.greeting import greeting
+from ttkern.serve.options import ServeOptions
+from ttkern.serve.server import bind, run
+from ttkern.targets import Target, open_target
+
+
+def launch(options: ServeOptions) -> None:
+    """Serve until SIGTERM or SIGINT. Raises TtkernError for whatever a person can mend."""
+    console = Console(stderr=True)
+    console.print(options, highlight=False)
+    model_config = ModelConfig.from_folder(options.model)  # before a port is taken or a device opened
+    limits = runner_config(options, model_config)
+    listener = bind(options.host, options.port)
+    with listener:
+        target = open_target(options.target, exact=options.dtype == "float32")
+        loaded, runner = load(options, limits, target, console)
+        for part, count in loaded.skipped.items():
+            console.print(f"skipped {count} tensors of the {part}, which is not run", highlight=False)
+        name = options.served_model_name or options.model.resolve().name
+        app = create_app(EngineLoop(Engine(runner, loaded.tokenizer)), loaded.tokenizer, loaded.chat_template, name)
+        host, port = listener.getsockname()[:2]
+        print(greeting(host, port, name), flush=True)
+        run(app, listener)
+        target.close()
+
+
+def runner_config(options: ServeOptions, model: ModelConfig) -> RunnerConfig:
+    """Sizes of the device's buffers, from the options and the model's own limit."""
+    longest = options.max_model_len or model.max_position_embeddings
+    tokens = options.kv_cache_tokens or options.max_num_seqs * longest
+    blocks = -(-tokens // options.block_size) if options.kv_cache_tokens is None else tokens // options.block_size
+    one_sequence = -(-longest // options.block_size)
+    if blocks < one_sequence:
+        raise TtkernError(
+            f"--kv-cache-tokens is {tokens}, {blocks} blocks of {options.block_size}; one sequence of --max-model-len"
+            f" {longest} takes {one_sequence} blocks"
+        )
+    return RunnerConfig(
+        max_model_len=longest,
+        chunk_tokens=options.chunk_tokens,
+        block_size=options.block_size,
+        num_blocks=blocks,
+        max_num_seqs=options.max_num_seqs,
+        kv_cache_dtype="bfloat16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype,
+    )
+
+
+def load(
+    options: ServeOptions, limits: RunnerConfig, target: Target, console: Console
+) -> tuple[LoadedModel, DeviceRunner]:
+    """Weights onto the device, then buffers, programs and traces, each with a progress bar."""
+
+    def track(items: Iterable[Any], what: str) -> Iterator[Any]:
+        listed = list(items)
+        yield from show_progress(listed, what, console=console)
+
+    try:
+        loaded = load_model(
+            options.model,
+            target,
+            max_model_len=limits.max_model_len,
+            attention_chunk=limits.attention_chunk,
+            track=track,
+        )
+        return loaded, DeviceRunner(loaded.decoder, limits, track=track)
+    except RuntimeError as error:  # what ttnn refuses, here mostly memory
+        first = str(error).strip().splitlines()[0]
+        sizes = ", ".join(f"{f.name} {getattr(limits, f.name)}" for f in dataclasses.fields(limits))
+        raise TtkernError(f"the model does not fit the device as laid out ({sizes}): {first}") from error
