@@ -3,9 +3,9 @@
 # Each makes .venv first where it is missing or out of date; `make .venv` does just that.
 
 DEMO  := build/demo
-MODEL ?= $(DEMO)
-PORT  ?= 8000
-ARGS  ?=
+MODEL := $(DEMO)
+PORT  := 8000
+ARGS  :=
 VENV  := .venv/bin
 
 .DELETE_ON_ERROR:
@@ -15,7 +15,7 @@ VENV  := .venv/bin
 	@bash .ci/make_venv.sh
 
 serve: .venv $(if $(filter $(DEMO),$(MODEL)),$(DEMO)/config.json)
-	@$(VENV)/ttkern serve --model $(MODEL) --port $(PORT) $(ARGS)
+	@$(VENV)/ttkern serve --model "$(MODEL)" --port $(PORT) $(ARGS)
 
 $(DEMO)/config.json: ttkern/model/checkpoint.py | .venv
 	@$(VENV)/python -m ttkern.model.checkpoint $(DEMO)
