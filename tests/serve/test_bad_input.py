@@ -7,6 +7,7 @@ import json
 import openai
 import pytest
 from live_server import MODEL, LiveServer
+
 from ttkern.model.tokenizer import Tokenizer
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

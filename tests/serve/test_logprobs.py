@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from live_server import MODEL, SCRIPT, LiveServer
+
 from ttkern.engine.runner_protocol import Sampled, TokenLogprob
 from ttkern.model.tokenizer import Tokenizer
-
 from ttkern.serve.logprobs import CharacterCounter, TokenTexts, chat_logprobs, completion_logprobs
 
 
@@ -139,6 +139,12 @@ def test_special_tokens_have_a_name_and_no_text(tokenizer: Tokenizer):
     (token,) = tokenizer.encode("<|im_end|>")
     assert texts.string(token) == "<|im_end|>"
     assert texts.output_bytes(token) == b""
+
+
+def test_an_id_that_no_token_has_is_still_told_apart(tokenizer: Tokenizer):
+    texts = TokenTexts(tokenizer)
+    assert texts.string(tokenizer.vocab_size + 3) == f"token_id:{tokenizer.vocab_size + 3}"
+    assert texts.output_bytes(tokenizer.vocab_size + 3) == b""
 
 
 def test_broken_bytes_count_as_the_characters_that_stand_for_them():

@@ -30,6 +30,8 @@ class TokenTexts:
 
     def _string(self, token: int) -> str:
         data = self.data(token)
+        if not data:  # a model's vocabulary may be larger than its tokenizer's
+            return f"token_id:{token}"
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
