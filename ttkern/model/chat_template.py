@@ -1,4 +1,4 @@
-"""A checkpoint's chat template: messages to prompt text, in a sandbox, as transformers' `apply_chat_template` does it."""
+"""A checkpoint's chat template: messages to prompt text, in a sandbox, as transformers' `apply_chat_template` does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the decoder needs to know of a checkpoint: its shapes, from a Hugging Face config.json.
 
-Field names and meanings are those of transformers' `Qwen3_5TextConfig`, the reference. The dense text decoder is all that
-is run: anything else is refused by name, because a field that is ignored is a wrong answer later.
+Field names and meanings are those of transformers' `Qwen3_5TextConfig`, the reference. The dense text decoder is all
+that is run: anything else is refused by name, because a field that is ignored is a wrong answer later.
 """
 
 from __future__ import annotations

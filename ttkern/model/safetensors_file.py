@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ttkern.errors import TtkernError
 from ttkern.model.json_file import parse_json_object
@@ -109,5 +109,5 @@ def _parse_entry(path: Path, name: str, entry: Any) -> tuple[int, int, StoredTen
     return offsets[0], offsets[1], StoredTensor(path, name, dtype, tuple(shape), nbytes)
 
 
-def _is_sizes(value: Any) -> bool:
+def _is_sizes(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(size) is int and 0 <= size < 1 << 62 for size in value)

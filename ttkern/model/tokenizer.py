@@ -88,7 +88,7 @@ class Tokenizer:
         return ids
 
     def _token_bytes(self, token: int) -> bytes:
-        """What a token stands for; those of all tokens, joined, are the text's bytes. Empty for an id without a token."""
+        """What a token stands for; those of all tokens, joined, are the text's bytes. Empty for an id without one."""
         piece = self._tokenizer.id_to_token(token) if 0 <= token < self.vocab_size else None
         if piece is None:
             return b""
