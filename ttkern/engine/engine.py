@@ -170,15 +170,13 @@ class Engine:
         in_pool = self._pool.num_blocks * self._pool.block_size
         if in_pool < limit:  # with the pool to itself, every request runs to its end
             limit, what = in_pool, "the KV pool"
+        field, least = "min_tokens", max(1, params.min_tokens)
         if params.max_tokens is not None:
-            least, asked = params.max_tokens, f"max_tokens is {params.max_tokens}"
-        elif params.min_tokens > 1:
-            least, asked = params.min_tokens, f"min_tokens is {params.min_tokens}"
-        else:
-            least, asked = 1, "the answer needs 1"
+            field, least = "max_tokens", params.max_tokens
         if prompt_tokens + least > limit:
+            asked = f"{field} is {least}" if least > 1 or params.max_tokens is not None else "the answer needs at least 1"
             raise RequestError(
-                "prompt" if prompt_tokens + min(1, least) > limit else asked.split()[0],
+                "prompt" if prompt_tokens + min(1, least) > limit else field,
                 f"prompt has {prompt_tokens} tokens and {asked}, together over {what} of {limit}",
                 code="context_length_exceeded",
             )
