@@ -4,7 +4,7 @@ from typing import Any
 
 
 def precise(ttnn: Any, device: Any) -> Any:
-    """HiFi4 with float32 accumulation: nothing of a bfloat16 operand is dropped. For norms, attention and bf16 weights."""
+    """HiFi4 with float32 accumulation: nothing of a bfloat16 operand is dropped."""
     return _config(ttnn, device, ttnn.MathFidelity.HiFi4)
 
 

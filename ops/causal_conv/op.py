@@ -53,7 +53,7 @@ def carry_full(ttnn: Any, projected: Any, history: Any) -> None:
 def carry_masked(ttnn: Any, projected: Any, history: Any, carry_rows: Any) -> None:
     """Replace `history` by the last 3 REAL columns of a padded step.
 
-    carry_rows  [1, 3] uint32, ROW_MAJOR: valid_len, valid_len + 1, valid_len + 2, which count rows of history followed by x
+    carry_rows  [1, 3] uint32, ROW_MAJOR: valid_len + 0, 1, 2: rows of history followed by x
     """
     tokens, channels = projected.shape[1], history.shape[2]
     x = ttnn.to_layout(ttnn.slice(projected, [0, 0, 0], [1, tokens, channels]), ttnn.ROW_MAJOR_LAYOUT)

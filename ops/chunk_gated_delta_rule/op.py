@@ -15,7 +15,7 @@ CHUNK = 32
 
 @dataclass(frozen=True)
 class Constants:
-    """Tiles the kernel needs; handed over because it would otherwise upload them on each call, which a trace forbids."""
+    """Tiles the kernel needs. Left out, they are uploaded on each call, which a trace forbids."""
 
     eye: Any
     tril: Any

@@ -2,9 +2,9 @@
 
 Who owns which tokens of one sequence, at a prefill step of `T` tokens that starts at `start`:
 
-    page_table   | block 7 | block 2 | block 9 | block 4 | scratch ... |   all blocks of the sequence, padded to a fixed width
+    page_table   | block 7 | block 2 | block 9 | block 4 | scratch ... |   the sequence's blocks, at a fixed width
     positions    0 ........................ start ....... start + T
-    fill_table                             | block 9 | block 4 |           the blocks of THIS step, scratch where no token is real
+    fill_table                             | block 9 | block 4 |           THIS step's blocks, scratch past the last token
 
 Everything that differs between requests (start, tables) is data in a device tensor, so one trace serves all of them.
 """
@@ -27,7 +27,7 @@ def split_heads(ttnn: Any, projected: Any, *, heads: int, kv_heads: int) -> tupl
 def fill_cache(ttnn: Any, k: Any, v: Any, k_cache: Any, v_cache: Any, fill_table: Any) -> None:
     """Write this step's K and V into its own blocks.
 
-    k, v        [1, kv_heads, T, D] bfloat16, TILE; cast to the cache's dtype first, because the op copies tiles as they are
+    k, v        [1, kv_heads, T, D] bfloat16, TILE; cast first, because the op copies tiles as they are
     caches      [blocks, kv_heads, block_size, D] bfloat16, bfloat8_b or bfloat4_b, TILE
     fill_table  [1, >= T / block_size] int32, ROW_MAJOR
     """

@@ -31,8 +31,8 @@ class GdnWeights:
 
     qkvz            [D, C + value_dim]: q | k | v | z in one product, read in place by the ops that follow
     beta, decay     [D, HV]; dt_bias [1, HV] float32; neg_a [1, 1, HV] float32
-    taps            four of [1, 1, C]; early_taps [1, 3, 1, C]; last_tap [1, 1, 1, C]: the same numbers as decode reads them
-    out_norm        [V] bfloat16 TILE; out_norm_rows [1, V] float32 TILE: the same as decode reads it
+    taps            four of [1, 1, C]; early_taps [1, 3, 1, C]; last_tap [1, 1, 1, C]: the same, for decode
+    out_norm        [V] bfloat16 TILE; out_norm_rows [1, V] float32 TILE: the same, for decode
     out             [value_dim, D]
     """
 

@@ -39,7 +39,7 @@ def run(runner: DeviceRunner, length: int, blocks: list[int]) -> tuple[np.ndarra
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "bfloat16"])
 def test_padding_bytes_never_reach_a_logit(model: Any, exact: bool) -> None:
-    """Two devices that differ in everything a request must not see: tile padding, padded tokens, stale KV and states."""
+    """Two devices that differ in all that a request must not see: tile padding, padded tokens, stale KV and states."""
     clean = make_runner(open_target("emulated", exact=exact), model, chunk_tokens=CHUNK)
     other = open_target("emulated", exact=exact, poison=-3.0e38)
     dirty = make_runner(other, model, chunk_tokens=CHUNK, pad_token_id=201)

@@ -73,6 +73,11 @@ class RunnerConfig:
         return min(self.chunk_tokens, max(MIN_BUCKET, self.block_size))
 
     @property
+    def attention_chunk(self) -> int:
+        """Tokens the attention kernels work on at once: every step starts at a multiple of it."""
+        return min(128, self.min_bucket)
+
+    @property
     def buckets(self) -> tuple[int, ...]:
         """Exact buckets under a chunk, descending powers of two."""
         return tuple(_powers(self.min_bucket, self.chunk_tokens // 2))

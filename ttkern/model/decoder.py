@@ -20,7 +20,6 @@ from ops.partial_rotary.op import look_up
 from ttkern.model.config import ModelConfig
 from ttkern.model.device_weights import DecoderWeights
 
-
 HEAD_ROWS = 32  # rows of the head at once: a tile's height, so that one row costs the same
 
 
@@ -128,7 +127,7 @@ class Decoder:
         )
 
     def prefill(self, inputs: PrefillInputs, state: DecoderState) -> tuple[Any, Any]:
-        """One prefill step: hidden states of all its tokens, [1, T, D] bfloat16 ROW_MAJOR, and of `rows`, [1, 32, D] TILE."""
+        """One prefill step: hidden states of its tokens, [1, T, D] bfloat16 ROW_MAJOR, and of `rows`, [1, 32, D] TILE."""
         ttnn, weights = self.target.ttnn, self.weights
         tables = PrefillTables(
             inputs.page_table,

@@ -132,7 +132,7 @@ class _Uploader:
             decay=self.matrix(load(f"{mixer}in_proj_a.weight"), ttnn.bfloat16),
             dt_bias=self.tile(load(f"{mixer}dt_bias").float().reshape(1, -1), ttnn.float32),
             neg_a=self.tile(-load(f"{mixer}A_log").float().exp().reshape(1, 1, -1), ttnn.float32),
-            taps=tuple(self.tile(tap.reshape(1, 1, -1), ttnn.bfloat16) for tap in taps),  # type: ignore[arg-type]
+            taps=tuple(self.tile(tap.reshape(1, 1, -1), ttnn.bfloat16) for tap in taps),
             early_taps=self.tile(taps[:-1].reshape(1, WIDTH - 1, 1, -1), ttnn.bfloat16),
             last_tap=self.tile(taps[-1].reshape(1, 1, 1, -1), ttnn.bfloat16),
             out_norm=self.tile(out_norm, ttnn.bfloat16),

@@ -25,12 +25,12 @@ from ttkern.targets import Target, open_target
 def launch(options: ServeOptions) -> None:
     """Serve until SIGTERM or SIGINT. Raises TtkernError for whatever a person can mend."""
     console = Console(stderr=True)
-    console.print(options, highlight=False)
     model_config = ModelConfig.from_folder(options.model)  # before a port is taken or a device opened
     limits = runner_config(options, model_config)
     listener = bind(options.host, options.port)
     with listener:
         target = open_target(options.target, exact=options.dtype == "float32")
+        console.print(options, limits, highlight=False)
         loaded, runner = load(options, limits, target, console)
         for part, count in loaded.skipped.items():
             console.print(f"skipped {count} tensors of the {part}, which is not run", highlight=False)

@@ -1,4 +1,4 @@
-"""A strict stand-in for the part of ttnn that ops call, on torch: what would crash or rot on a card fails here first."""
+"""A strict stand-in, on torch, for the part of ttnn that ops call: what would rot on a card fails here first."""
 
 from ttkern.targets.emulated.device import Counters, Device
 from ttkern.targets.emulated.namespace import Namespace

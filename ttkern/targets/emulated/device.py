@@ -151,7 +151,9 @@ class Device:
 
     # memory
 
-    def allocate(self, cell: Cell, shape: tuple[int, ...], dtype: DataType, layout: Layout, config: MemoryConfig) -> Lease:
+    def allocate(
+        self, cell: Cell, shape: tuple[int, ...], dtype: DataType, layout: Layout, config: MemoryConfig
+    ) -> Lease:
         """Lay a buffer."""
         pages, page_bytes = pages_of(shape, dtype, layout)
         range_ = self.memory[config.buffer_type].allocate(pages, page_bytes)

@@ -17,7 +17,22 @@ from ttkern.targets.emulated.tensor import Cell, Tensor, store
 from ttkern.targets.emulated.types import DataType, Layout, MemoryConfig, StorageType, TtnnError
 
 _MODULES = (ops_attention, ops_data, ops_delta, ops_math)  # imported so that their ops are registered
-_ALIASES = {"mul": "multiply", "sub": "subtract", "tilize": "to_layout"}
+_TYPES = (
+    types.BufferType,
+    types.CoreCoord,
+    types.CoreRangeSet,
+    types.DataType,
+    types.Layout,
+    types.MathFidelity,
+    types.MemoryConfig,
+    types.QkvCausalConv1dSiluProgramConfig,
+    types.SDPAProgramConfig,
+    types.ShardStrategy,
+    types.StorageType,
+    types.TensorMemoryLayout,
+    types.UnaryOpType,
+    types.UnaryWithParam,
+)
 
 
 class Namespace:
@@ -25,25 +40,20 @@ class Namespace:
 
     def __init__(self, *, exact: bool = False, poison: float = math.nan) -> None:
         self.exact, self.poison = exact, poison
-        for name in (*types.DataType.__members__, *types.Layout.__members__):
-            kind = types.DataType if name in types.DataType.__members__ else types.Layout
-            setattr(self, name if kind is types.Layout else name.lower(), kind[name])
+        for dtype in DataType:
+            setattr(self, dtype.name.lower(), dtype)
         self.ROW_MAJOR_LAYOUT, self.TILE_LAYOUT = Layout.ROW_MAJOR, Layout.TILE
         self.DRAM_MEMORY_CONFIG = MemoryConfig()
         self.L1_MEMORY_CONFIG = MemoryConfig(buffer_type=types.BufferType.L1)
         self.TILE_SIZE = types.TILE
-        for name in (
-            "DataType Layout StorageType BufferType TensorMemoryLayout ShardStrategy MathFidelity UnaryOpType"
-            " UnaryWithParam CoreCoord CoreRangeSet MemoryConfig SDPAProgramConfig QkvCausalConv1dSiluProgramConfig"
-        ).split():
-            setattr(self, name, getattr(types, name))
+        for kind in _TYPES:
+            setattr(self, kind.__name__, kind)
         self.transformer = SimpleNamespace()
         self.experimental = SimpleNamespace(kda=SimpleNamespace())
         for dotted, implementation in OPS.items():
             self._bind(dotted, implementation)
-        for alias, name in _ALIASES.items():
-            if name in OPS and alias != "tilize":
-                self._bind(alias, OPS[name], name)
+        for alias, name in (("mul", "multiply"), ("sub", "subtract")):
+            self._bind(alias, OPS[name], name)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the emulated device has no ttnn.{name}; add it under ttkern/targets/emulated")
@@ -125,9 +135,7 @@ class Namespace:
         config = memory_config or MemoryConfig()
         lease = device.allocate(cell, shape, dtype, layout, config)
         device.count(host_writes=1, host_write_bytes=cell.data.numel() * cell.data.element_size())
-        return Tensor(
-            cell, shape, dtype, layout, exact=self.exact, lease=lease, device=device, memory_config=config
-        )
+        return Tensor(cell, shape, dtype, layout, exact=self.exact, lease=lease, device=device, memory_config=config)
 
     def to_torch(self, tensor: Tensor) -> torch.Tensor:
         """The logical values: float32 for every float dtype but bfloat16, integers as int32."""
@@ -205,7 +213,13 @@ class Namespace:
         memory_config: MemoryConfig | None = None,
     ) -> Tensor:
         """A tensor of one value."""
-        values = torch.full(tuple(shape), fill_value, dtype=torch.float32 if self.exact and dtype.is_float else dtype.storage)
+        storage = torch.float32 if self.exact and dtype.is_float else dtype.storage
+        # torch.zeros takes pages only when they are written: a KV pool costs what is used of it.
+        values = (
+            torch.zeros(tuple(shape), dtype=storage)
+            if fill_value == 0
+            else torch.full(tuple(shape), fill_value, dtype=storage)
+        )
         if device is None:
             return self.from_torch(values, dtype, layout=layout)
         device.refuse_in_capture("full")
@@ -232,7 +246,9 @@ class Namespace:
         """How a kernel computes."""
         return types.ComputeKernelConfig(**settings)
 
-    def num_cores_to_corerangeset(self, cores: int, grid: types.CoreCoord, row_wise: bool = False) -> types.CoreRangeSet:
+    def num_cores_to_corerangeset(
+        self, cores: int, grid: types.CoreCoord, row_wise: bool = False
+    ) -> types.CoreRangeSet:
         """So many cores of a grid."""
         if cores > grid.x * grid.y:
             raise TtnnError(f"num_cores_to_corerangeset: {cores} cores asked for, the grid has {grid.x * grid.y}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
+from ttkern.targets.emulated.block_float import round_to_block_float
 from ttkern.targets.emulated.dispatch import InPlace, Out, need_dtype, need_layout, op, require, writable
 from ttkern.targets.emulated.ops_data import FLOATS, like
 from ttkern.targets.emulated.tensor import Tensor
@@ -63,7 +64,9 @@ def rotary_embedding_hf(
         need_layout(name, argument, tensor, Layout.TILE)
     require(name, not is_decode_mode, "decode mode is not emulated; treat the batch as a sequence")
     dim = input_tensor.padded_shape[-1]
-    require(name, dim == TILE or dim % (2 * TILE) == 0, f"head_dim is {dim}; it must be {TILE} or a multiple of {2 * TILE}")
+    require(
+        name, dim == TILE or dim % (2 * TILE) == 0, f"head_dim is {dim}; it must be {TILE} or a multiple of {2 * TILE}"
+    )
     wanted = (1, 1, input_tensor.shape[2], input_tensor.shape[3])
     for argument, tensor in (("cos_cache", cos_cache), ("sin_cache", sin_cache)):
         require(name, tensor.shape == wanted, f"{argument} is {list(tensor.shape)}; wanted {list(wanted)}")
@@ -103,7 +106,9 @@ def paged_fill_cache(
 
     def write() -> None:
         ids = table[:need].long()
-        require(name, bool(((ids >= 0) & (ids < blocks)).all()), f"a block outside the cache's {blocks}: {ids.tolist()}")
+        require(
+            name, bool(((ids >= 0) & (ids < blocks)).all()), f"a block outside the cache's {blocks}: {ids.tolist()}"
+        )
         cache = writable(cache_tensor)
         full = tokens // block
         if full:
@@ -129,7 +134,7 @@ def paged_update_cache(
     need_dtype(name, "input_tensor", input_tensor, DataType.FLOAT32, DataType.BFLOAT16)
     need_dtype(name, "update_idxs_tensor", update_idxs_tensor, DataType.INT32)
     require(name, input_tensor.is_sharded(), "input_tensor must be height sharded, one sequence per core")
-    blocks, heads, block, dim = cache_tensor.shape
+    _, heads, block, dim = cache_tensor.shape
     one, rows, kv, width = input_tensor.shape
     require(
         name, (one, kv, width) == (1, heads, dim), f"input is {list(input_tensor.shape)}; wanted [1, B, {heads}, {dim}]"
@@ -140,8 +145,7 @@ def paged_update_cache(
         positions = update_idxs_tensor.logical.long()
         require(name, bool((positions < page_table.shape[1] * block).all()), "a position beyond the page table")
         ids = page_table.logical.long()[torch.arange(rows), positions.clamp(min=0) // block]
-        cache, device = writable(cache_tensor), cache_tensor.device()
-        assert device is not None
+        cache = writable(cache_tensor)
         for row in range(rows):
             if positions[row] >= 0:
                 _write_row(cache_tensor, cache, int(ids[row]), int(positions[row]) % block, values[row])
@@ -152,8 +156,6 @@ def paged_update_cache(
 def _write_row(tensor: Tensor, cache: torch.Tensor, block: int, offset: int, values: torch.Tensor) -> None:
     """One token's heads into a block, packed in the cache's dtype."""
     if tensor.dtype.is_block_float and not tensor.exact:
-        from ttkern.targets.emulated.block_float import round_to_block_float
-
         values = round_to_block_float(values.float(), 7 if tensor.dtype is DataType.BFLOAT8_B else 3)
     cache[block, :, offset] = values.to(cache.dtype)
 
@@ -192,7 +194,9 @@ def chunked_scaled_dot_product_attention(
         need_layout(name, argument, tensor, Layout.TILE)
         need_dtype(name, argument, tensor, *FLOATS)
     width = page_table_tensor.shape[1]
-    require(name, width % STICK == 0, f"page table is {width} wide; page table stick size must be a multiple of 32 bytes")
+    require(
+        name, width % STICK == 0, f"page table is {width} wide; page table stick size must be a multiple of 32 bytes"
+    )
     if chunk_start_idx_tensor is not None:
         need_dtype(name, "chunk_start_idx_tensor", chunk_start_idx_tensor, DataType.INT32)
         start = int(chunk_start_idx_tensor.logical[0])
@@ -218,18 +222,16 @@ def chunked_scaled_dot_product_attention(
     return like(q, out, memory_config)
 
 
-def _causal(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, group: int, scale: float
-) -> torch.Tensor:
+def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, group: int, scale: float) -> torch.Tensor:
     """q [1, H, T, D] at positions start..; k, v [kv, start + T, D]: [1, H, T, D]."""
     if group > 1:
         k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
     k, v = k.unsqueeze(0), v.unsqueeze(0)
     if start == 0:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     tokens = q.shape[2]
     mask = torch.ones(tokens, start + tokens, dtype=torch.bool).tril(start)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
 @op("transformer.paged_scaled_dot_product_attention_decode")

@@ -72,7 +72,7 @@ def copy(input_a: Tensor, input_b: Tensor) -> InPlace:
 
 @op("reshape")
 def reshape(input_tensor: Tensor, shape: Sequence[int], *, memory_config: MemoryConfig | None = None) -> Any:
-    """Another shape. Nothing moves, and the buffer is shared, when rows keep their width and no padding lies between."""
+    """Another shape. Nothing moves and the buffer is shared when rows keep their width and no padding lies between."""
     shape = _resolve(input_tensor, tuple(shape))
     source = input_tensor
     same_rows = bool(shape) and shape[-1] == source.shape[-1]

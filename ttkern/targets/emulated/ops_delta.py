@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ttkern.targets.emulated.dispatch import Out, fail, need_dtype, need_layout, op, require
 from ttkern.targets.emulated.tensor import Tensor
@@ -59,15 +59,21 @@ def qkv_causal_conv1d_silu(
     at_once = program_config.channel_chunk_size
     # What the real op reports for 2,048, 5,120 and 10,240 channels lies on this line.
     needed = 14_720 + at_once * 768 if at_once else 0
-    require(name, needed <= L1_BYTES, f"channel_chunk_size = {at_once} needs {needed} bytes of L1 per core, only {L1_BYTES} are available")
+    require(
+        name,
+        needed <= L1_BYTES,
+        f"channel_chunk_size = {at_once} needs {needed} bytes of L1 per core, only {L1_BYTES} are available",
+    )
     x = input.f32[0, :, input_column_offset : input_column_offset + channels]
     rows = torch.cat([history.f32[0], x])
     taps = [tap.f32.reshape(-1) for tap in (tap0, tap1, tap2, tap3)]
     y = rows[:tokens] * taps[0]
     for index in range(1, 4):
         y.addcmul_(rows[index : index + tokens], taps[index])
-    y = F.silu(y, inplace=True).unsqueeze(0)
-    return [Out(part, DataType.BFLOAT16, Layout.TILE, memory_config) for part in y.split([q_width, k_width, v_width], -1)]
+    y = functional.silu(y, inplace=True).unsqueeze(0)
+    return [
+        Out(part, DataType.BFLOAT16, Layout.TILE, memory_config) for part in y.split([q_width, k_width, v_width], -1)
+    ]
 
 
 def l2_normalise(x: torch.Tensor) -> torch.Tensor:
@@ -96,7 +102,7 @@ def chunk_gated_delta_rule(
     tril: Tensor | None = None,
     ones: Tensor | None = None,
     masks: Tensor | None = None,
-) -> list[Out | None]:
+) -> list[Out]:
     """The chunked gated delta rule, flat token-major inputs (rank 3)."""
     name = "chunk_gated_delta_rule"
     for argument, tensor in (("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta)):
@@ -118,14 +124,18 @@ def chunk_gated_delta_rule(
         device = q.device()
         assert device is not None
         if device.capturing is not None:
-            fail(name, "writes are not supported during trace capture: pass eye, tril, ones and masks as device tensors")
+            fail(
+                name, "writes are not supported during trace capture: pass eye, tril, ones and masks as device tensors"
+            )
     else:
         _check_constants(name, constants)
     state = torch.zeros(batch, value_heads, dim, dim) if initial_state is None else initial_state.f32
     if initial_state is not None:
         need_layout(name, "initial_state", initial_state, Layout.TILE)
         wanted = (batch, value_heads, dim, dim)
-        require(name, initial_state.shape == wanted, f"initial_state is {list(initial_state.shape)}; wanted {list(wanted)}")
+        require(
+            name, initial_state.shape == wanted, f"initial_state is {list(initial_state.shape)}; wanted {list(wanted)}"
+        )
     scale = dim**-0.5 if scale is None else scale
     outs, states = [], []
     for row in range(batch):
@@ -139,10 +149,10 @@ def chunk_gated_delta_rule(
         states.append(last)
     final = Out(torch.stack(states), DataType.FLOAT32, Layout.TILE, memory_config)
     if output_head_major:
-        out = Out(torch.cat(outs), DataType.FLOAT32, Layout.TILE, memory_config)
+        result = Out(torch.cat(outs), DataType.FLOAT32, Layout.TILE, memory_config)
     else:
-        out = Out(torch.stack(outs).transpose(1, 2), DataType.FLOAT32, Layout.ROW_MAJOR)
-    return [out, final] if output_final_state else [out]
+        result = Out(torch.stack(outs).transpose(1, 2), DataType.FLOAT32, Layout.ROW_MAJOR)
+    return [result, final] if output_final_state else [result]
 
 
 def _check_constants(name: str, constants: tuple[Tensor | None, ...]) -> None:
@@ -258,10 +268,12 @@ def sigmoid_gated_rms_norm(
     require(name, tokens % TILE == 0, f"sequence is {tokens}; it must be a positive multiple of {TILE}")
     require(name, dim % TILE == 0, f"V is {dim}; it must be a multiple of {TILE}")
     require(name, lead % num_heads == 0, f"{lead} rows do not divide over {num_heads} heads")
-    require(name, gate_column_offset % TILE == 0, f"gate_column_offset is {gate_column_offset}; it must be tile aligned")
+    require(
+        name, gate_column_offset % TILE == 0, f"gate_column_offset is {gate_column_offset}; it must be tile aligned"
+    )
     batch, width = lead // num_heads, num_heads * dim
     require(name, gate.shape[2] >= gate_column_offset + width, f"gate is {gate.shape[2]} wide; too narrow")
-    normed = F.rms_norm(input.f32, (dim,), weight.f32.reshape(-1), epsilon)
+    normed = functional.rms_norm(input.f32, (dim,), weight.f32.reshape(-1), epsilon)
     by_token = normed.view(batch, num_heads, tokens, dim).transpose(1, 2).reshape(batch, tokens, width)
     gates = gate.f32[..., gate_column_offset : gate_column_offset + width]
     return Out(by_token * torch.sigmoid(gates), output_dtype, Layout.TILE, memory_config)

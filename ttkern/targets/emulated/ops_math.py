@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ttkern.targets.emulated.dispatch import Out, fail, need_dtype, need_layout, op, overwrite, require
 from ttkern.targets.emulated.ops_data import FLOATS, like
@@ -18,12 +18,12 @@ Scalar = float | int
 
 
 def _softplus(x: torch.Tensor, beta: float = 1.0, threshold: float = 20.0) -> torch.Tensor:
-    return F.softplus(x, beta, threshold)
+    return functional.softplus(x, beta, threshold)
 
 
 _UNARY: dict[UnaryOpType, Callable[..., torch.Tensor]] = {
     UnaryOpType.SIGMOID: torch.sigmoid,
-    UnaryOpType.SILU: F.silu,
+    UnaryOpType.SILU: functional.silu,
     UnaryOpType.SOFTPLUS: _softplus,
 }
 
@@ -56,13 +56,12 @@ def _binary(name: str, combine: Callable[[torch.Tensor, Any], torch.Tensor]) -> 
         if isinstance(input_tensor_b, Tensor):
             need_layout(name, "input_tensor_b", input_tensor_b, Layout.TILE)
             y: Any = activate(input_tensor_b.f32, input_tensor_b_activations)
-            try:
-                torch.broadcast_shapes(x.shape, y.shape)
-            except RuntimeError:
-                fail(name, f"shapes {list(x.shape)} and {list(y.shape)} do not broadcast")
         else:
             y = input_tensor_b
-        values = activate(combine(x, y), activations)
+        try:
+            values = activate(combine(x, y), activations)
+        except RuntimeError:
+            fail(name, f"shapes {list(x.shape)} and {list(y.shape)} do not broadcast")
         if output_tensor is not None:
             return overwrite(output_tensor, values)
         return Out(values, dtype or a.dtype, Layout.TILE, memory_config)
@@ -84,7 +83,7 @@ def _unary(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
 
 
 _unary("sigmoid", torch.sigmoid)
-_unary("silu", F.silu)
+_unary("silu", functional.silu)
 _unary("exp", torch.exp)
 
 
@@ -104,7 +103,9 @@ def where(
     for argument, tensor in (("predicate", predicate), ("true_value", true_value), ("false_value", false_value)):
         need_layout("where", argument, tensor, Layout.TILE)
     need_dtype("where", "true_value", true_value, false_value.dtype)
-    return like(false_value, torch.where(predicate.logical != 0, true_value.logical, false_value.logical), memory_config)
+    return like(
+        false_value, torch.where(predicate.logical != 0, true_value.logical, false_value.logical), memory_config
+    )
 
 
 @op("sum")
@@ -136,15 +137,14 @@ def rms_norm(
     x = input_tensor.f32
     if residual_input_tensor is not None:
         x = x + residual_input_tensor.f32
-    y = F.rms_norm(x, (width,), _row(weight, "weight", width), epsilon)
+    gamma = None if weight is None else _gamma(weight, "weight", width)
+    y = functional.rms_norm(x, (width,), gamma, epsilon)
     if bias is not None:
-        y = y + _row(bias, "bias", width)
+        y = y + _gamma(bias, "bias", width)
     return like(input_tensor, y, memory_config)
 
 
-def _row(tensor: Tensor | None, argument: str, width: int) -> torch.Tensor | None:
-    if tensor is None:
-        return None
+def _gamma(tensor: Tensor, argument: str, width: int) -> torch.Tensor:
     need_dtype("rms_norm", argument, tensor, DataType.BFLOAT16, DataType.FLOAT32)
     if tensor.layout is Layout.TILE:
         fits = tensor.shape[-1] == width

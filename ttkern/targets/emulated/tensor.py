@@ -1,8 +1,8 @@
 """A tensor: a handle on a cell of data, with ttnn's view of it (shape, padded shape, dtype, layout, memory).
 
-    Tensor ---- lease ---- a range of the device's memory; several views share it; freed with the last of them
-       |
-       +------- cell ----- the values, as a torch tensor of the PADDED shape; a trace keeps cells, not leases
+Tensor ---- lease ---- a range of the device's memory; several views share it; freed with the last of them
+   |
+   +------- cell ----- the values, as a torch tensor of the PADDED shape; a trace keeps cells, not leases
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Lease:
 
 
 class Tensor:
-    """What ops pass around. `shape` is logical; in TILE layout `padded_shape` has its last two axes rounded up to 32."""
+    """What ops pass around. `shape` is logical; `padded_shape` is what lies in memory."""
 
     def __init__(
         self,
