@@ -60,11 +60,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Output:
-    """One output: its name, the axes it is judged along ({"head": 1}), and the dtype it is declared in."""
+    """One output: its name, the axes it is judged along ({"head": 1}), and the dtype it is declared in.
+
+    rows: the axis along which a padded case's output is garbage after `valid_rows` of its reference, which is 0 there;
+    None where all of it counts.
+    """
 
     name: str
     slices: Mapping[str, int] = field(default_factory=dict)
     dtype: str = "bfloat16"
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,9 @@ class Op:
     variants: Mapping[str, Callable[..., tuple[Any, ...]]]
     cases: Sequence[Case]
     outputs: Sequence[Output]
+
+    def __str__(self) -> str:
+        return self.name
 
     def case(self, name: str) -> Case:
         """The case of that name; KeyError names those there are."""
@@ -113,4 +121,4 @@ def run_variant(
     ttnn = target.ttnn
     tensors = {name: to_device(ttnn, target.device, spec, inputs[name]) for name, spec in case.tensors.items()}
     outputs = op.variants[variant](ttnn, **tensors, **case.params)
-    return [ttnn.to_torch(output) for output in outputs]
+    return [t if isinstance(t, torch.Tensor) else ttnn.to_torch(t) for t in outputs]

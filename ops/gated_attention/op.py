@@ -4,7 +4,7 @@ Who owns which tokens of one sequence, at a prefill step of `T` tokens that star
 
     page_table   | block 7 | block 2 | block 9 | block 4 | scratch ... |   the sequence's blocks, at a fixed width
     positions    0 ........................ start ....... start + T
-    fill_table                             | block 9 | block 4 |           THIS step's blocks, scratch past the last token
+    fill_table                             | block 9 | block 4 |           THIS step's blocks, scratch past its end
 
 Everything that differs between requests (start, tables) is data in a device tensor, so one trace serves all of them.
 """

@@ -78,8 +78,10 @@ def reshape(input_tensor: Tensor, shape: Sequence[int], *, memory_config: Memory
     same_rows = bool(shape) and shape[-1] == source.shape[-1]
     if source.layout is Layout.ROW_MAJOR:
         in_place = same_rows
+    elif len(source.shape) == 1 or len(shape) == 1:
+        in_place = False
     else:
-        rows, new_rows = source.shape[-2] if len(source.shape) > 1 else 1, shape[-2] if len(shape) > 1 else 1
+        rows, new_rows = source.shape[-2], shape[-2]
         in_place = same_rows and (rows == new_rows or (rows % TILE == 0 and new_rows % TILE == 0))
     if in_place and memory_config is None:
         return View(source, shape)
