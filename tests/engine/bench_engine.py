@@ -1,7 +1,7 @@
 """The engine's own work per step must not grow with the context.
 
-Run by name: pytest tests/engine/bench_engine.py. Two engines in one process take turns; what counts is the ratio of each
-pair of turns, because a shared machine changes its pace from minute to minute.
+Run by name: pytest tests/engine/bench_engine.py. Two engines in one process take turns; what counts is the ratio of
+each pair of turns, because a shared machine changes its pace from minute to minute.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TEXT = "Once upon a time 你好 there was a naïve little fox 🎉 who lived by 
 
 
 class ScriptRunner(StubRunner):
-    """Says `script`. Its decode does the same work at any length, and leaves the caches as it found them: the stub's own
-    walks all blocks, which would make the engine start each step colder at 128k."""
+    """Says `script`. Its decode does the same work at any length and leaves the processor's caches as they were: the
+    stub's own walks all blocks, so that the engine would begin each step colder at 128k."""
 
     script: Sequence[int] = ()
 

@@ -174,7 +174,9 @@ class Engine:
         if params.max_tokens is not None:
             field, least = "max_tokens", params.max_tokens
         if prompt_tokens + least > limit:
-            asked = f"{field} is {least}" if least > 1 or params.max_tokens is not None else "the answer needs at least 1"
+            asked = (
+                f"{field} is {least}" if least > 1 or params.max_tokens is not None else "the answer needs at least 1"
+            )
             raise RequestError(
                 "prompt" if prompt_tokens + min(1, least) > limit else field,
                 f"prompt has {prompt_tokens} tokens and {asked}, together over {what} of {limit}",

@@ -200,9 +200,7 @@ class StubRunner:
     def _has(self, step: PrefillStep) -> bool:
         if step.path == "masked_bucket":
             return step.bucket in self.masked_buckets and 1 <= step.length <= step.bucket
-        if step.path == "traced_bucket":
-            return step.bucket in self.buckets and step.length == step.bucket
-        return step.bucket == step.length == self.chunk_tokens
+        return step.bucket in (self.chunk_tokens, *self.buckets) and step.length == step.bucket
 
     def _check_tokens(self, tokens: Sequence[int]) -> None:
         if min(tokens) < 0 or max(tokens) >= self.vocab_size:
