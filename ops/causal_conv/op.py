@@ -11,8 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 WIDTH = 4
-# The kernel keeps taps, history and rows of this many channels in L1; 2,048 asks for more than a core has.
-CHANNELS_AT_ONCE = 1024
+# The kernel keeps taps, history and rows of so many channels in L1; 2,048 asks for more than a core has.
+MAX_CHANNELS_AT_ONCE = 1024
+
+
+def channels_at_once(channels: int) -> int:
+    """The largest multiple of 32 up to MAX_CHANNELS_AT_ONCE that divides the channels, which the kernel demands."""
+    return max(n for n in range(32, min(channels, MAX_CHANNELS_AT_ONCE) + 1, 32) if channels % n == 0)
 
 
 def prefill(
@@ -36,7 +41,7 @@ def prefill(
         value_dim,
         actual_start=zero,
         predecessor_carry=history,
-        program_config=ttnn.QkvCausalConv1dSiluProgramConfig(channel_chunk_size=CHANNELS_AT_ONCE),
+        program_config=ttnn.QkvCausalConv1dSiluProgramConfig(channel_chunk_size=channels_at_once(history.shape[2])),
     )
 
 

@@ -46,6 +46,8 @@ def prefill(
     chunk_start_idx  [1] int32, ROW_MAJOR: position of the step's first token, a multiple of `chunk_size`
     chunk_size       tokens of q and of k that the kernel works on at once
     returns          [1, T, heads * D] bfloat16
+
+    The scale is ttnn's default, D^-0.5: as an argument it would have to be a float32 exactly.
     """
     device = q.device()
     out = ttnn.transformer.chunked_scaled_dot_product_attention(
@@ -54,7 +56,6 @@ def prefill(
         v_cache,
         page_table,
         chunk_start_idx_tensor=chunk_start_idx,
-        scale=q.shape[3] ** -0.5,
         program_config=ttnn.SDPAProgramConfig(
             compute_with_storage_grid_size=device.compute_with_storage_grid_size(),
             q_chunk_size=min(chunk_size, q.shape[2]),
@@ -94,7 +95,6 @@ def decode(
         v_cache,
         page_table,
         cur_pos_tensor=positions,
-        scale=head_dim**-0.5,
         program_config=ttnn.SDPAProgramConfig(
             compute_with_storage_grid_size=grid, q_chunk_size=0, k_chunk_size=k_chunk_size, exp_approx_mode=False
         ),

@@ -1,4 +1,4 @@
-"""Every registered op, variant and small case on the emulated device, through the gate, in exact mode and in bfloat16."""
+"""Every op, variant and small case on the emulated device through the gate, in exact mode and in bfloat16."""
 
 from __future__ import annotations
 

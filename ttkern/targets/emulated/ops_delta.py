@@ -57,6 +57,11 @@ def qkv_causal_conv1d_silu(
         need_dtype(name, f"tap{index}", tap, DataType.BFLOAT16)
         require(name, tap.logical.numel() == channels, f"tap{index} has {tap.logical.numel()} of {channels} channels")
     at_once = program_config.channel_chunk_size
+    require(
+        name,
+        0 < at_once <= channels and channels % at_once == 0,
+        f"channel_chunk_size = {at_once} must divide Q+K+V width {channels}",
+    )
     # What the real op reports for 2,048, 5,120 and 10,240 channels lies on this line.
     needed = 14_720 + at_once * 768 if at_once else 0
     require(
