@@ -10,8 +10,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-import pytest
-
+from ttkern.engine import engine as engine_module
 from ttkern.engine.engine import Engine
 from ttkern.engine.request import Request, SamplingParams
 from ttkern.engine.runner_protocol import DecodeRow, Sampled
@@ -63,13 +62,23 @@ class Arm:
         return 1e6 * (time.perf_counter() - start) / STEPS_PER_TURN
 
 
-@pytest.mark.slow
-def test_a_step_at_128k_tokens_costs_the_engine_what_it_costs_at_1k(byte_pairs):
-    short, long = Arm(byte_pairs, SHORT), Arm(byte_pairs, LONG)
-    pairs = [(short.us_per_step(), long.us_per_step()) for _ in range(TURNS)]
-    ratio = statistics.median(b / a for a, b in pairs)
+def compare(tokenizer, turns: int) -> tuple[float, float, float]:
+    """Median us per step at SHORT and at LONG, and the median ratio of the pairs."""
+    short, long = Arm(tokenizer, SHORT), Arm(tokenizer, LONG)
+    pairs = [(short.us_per_step(), long.us_per_step()) for _ in range(turns)]
     short_us, long_us = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return short_us, long_us, statistics.median(b / a for a, b in pairs)
+
+
+def test_a_step_at_128k_tokens_costs_the_engine_what_it_costs_at_1k(byte_pairs):
+    short_us, long_us, ratio = compare(byte_pairs, TURNS)
     print(f"\nengine's own work per step, {NUM_SEQUENCES} sequences: {short_us:.0f} us at {SHORT} tokens, ", end="")
     print(f"{long_us:.0f} us at {LONG}; ratio {ratio:.2f}")
     assert ratio <= 1.5
     assert long_us < 5000
+
+
+def test_an_engine_that_copies_its_tokens_would_be_found(byte_pairs, monkeypatch):
+    honest = engine_module._decode_row
+    monkeypatch.setattr(engine_module, "_decode_row", lambda sequence: list(sequence.token_ids) and honest(sequence))
+    assert compare(byte_pairs, turns=3)[2] > 1.5

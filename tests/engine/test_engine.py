@@ -50,6 +50,18 @@ def test_prompts_of_any_length_are_answered_as_from_their_tokens_alone(letters, 
     assert_idle(engine)
 
 
+def test_blocks_are_taken_when_a_token_needs_one_and_not_before(letters):
+    engine = Engine(StubRunner(num_blocks=8, block_size=32), letters)
+    engine.add_request(Request("r", [1] * 33, SamplingParams(max_tokens=200, **GREEDY)))
+    engine.step()
+    written = 33
+    while engine.has_work():
+        assert engine.stats().num_used_blocks == -(-written // 32)
+        engine.step()
+        written += 1
+    assert written == 33 + 200 - 1
+
+
 def test_more_requests_than_slots_are_all_answered(letters):
     engine = Engine(StubRunner(), letters, EngineConfig(max_num_seqs=3))
     prompts = [[n, n + 1] * (40 * n + 1) for n in range(10)]

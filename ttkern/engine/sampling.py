@@ -6,8 +6,6 @@ import numpy as np
 
 from ttkern.engine.runner_protocol import Sampled, SampleSpec, TokenLogprob
 
-_FIRST_CANDIDATES = 256  # a nucleus is seldom larger; the search widens eightfold until it holds top_p
-
 
 def sample(logits: np.ndarray, spec: SampleSpec) -> Sampled:
     """The next token.
@@ -75,20 +73,18 @@ def _draw(logits: np.ndarray, spec: SampleSpec) -> int:
     uniform = np.random.Generator(np.random.Philox(key=key)).random()
     if spec.top_k:
         tokens = _largest(logits, spec.top_k)
-        weights = _weights(logits[tokens], logits, spec.temperature)
+        weights = _weights(logits[tokens], spec.temperature)
         total = float(weights.sum())
-    elif spec.top_p < 1:
-        total = float(_weights(logits, logits, spec.temperature).sum())
-        count = min(_FIRST_CANDIDATES, logits.size)
-        while True:
-            tokens = _largest(logits, count)
-            weights = _weights(logits[tokens], logits, spec.temperature)
-            if count == logits.size or weights.sum() >= spec.top_p * total:
-                break
-            count = min(8 * count, logits.size)
     else:
-        weights = _weights(logits, logits, spec.temperature)
-        return _pick(weights, uniform)
+        weights = _weights(logits, spec.temperature)
+        if spec.top_p == 1:
+            return _pick(weights, uniform)
+        # All tokens below this floor together are less than 1 - top_p, so that none of them can be in the nucleus: few
+        # are left to sort. Half of it, for rounding.
+        total = float(weights.sum())
+        tokens = np.flatnonzero(weights >= 0.5 * (1 - spec.top_p) * total / weights.size)
+        tokens = tokens[np.argsort(-logits[tokens], kind="stable")]
+        weights = weights[tokens]
     if spec.top_p < 1:
         # The smallest set of the likeliest tokens that reaches top_p: a token stays while those before it do not.
         before = np.concatenate(([0.0], np.cumsum(weights)[:-1]))
@@ -97,10 +93,10 @@ def _draw(logits: np.ndarray, spec: SampleSpec) -> int:
     return int(tokens[_pick(weights, uniform)])
 
 
-def _weights(values: np.ndarray, logits: np.ndarray, temperature: float) -> np.ndarray:
+def _weights(logits: np.ndarray, temperature: float) -> np.ndarray:
     """Unnormalised probabilities in float64; the likeliest token's is 1."""
     with np.errstate(over="ignore"):  # a tiny temperature sends all others to -inf, which is what it asks for
-        return np.exp((values.astype(np.float64) - float(logits.max())) / temperature)
+        return np.exp((logits.astype(np.float64) - float(logits.max())) / temperature)
 
 
 def _pick(weights: np.ndarray, uniform: float) -> int:
