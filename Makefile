@@ -21,7 +21,7 @@ $(DEMO)/config.json: ttkern/model/checkpoint.py | .venv
 	@$(VENV)/python -m ttkern.model.checkpoint $(DEMO)
 
 test: lint
-	$(VENV)/python -m pytest
+	$(VENV)/python -m pytest -n auto
 
 lint: .venv
 	$(VENV)/ruff check

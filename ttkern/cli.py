@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -81,6 +82,8 @@ def serve(
 
 def main() -> None:
     """Entry point. Bad input is one line on stderr and exit code 1, a wrong command line 2, Ctrl-C 130."""
+    # Read when torch is imported: threads that wait by spinning slow everything down once the cores are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except TtkernError as error:

@@ -7,7 +7,7 @@ from torch.nn import functional
 def gated_rms_norm(
     o: torch.Tensor, projected: torch.Tensor, gamma: torch.Tensor, *, value_heads: int, z_offset: int, eps: float
 ) -> tuple[torch.Tensor]:
-    """o [T, HV, V], token-major; z in HV * V columns of projected [1, T, W] from z_offset on; returns [1, T, HV * V]."""
+    """o [T, HV, V], token-major; z in HV * V columns of projected [1, T, W] from z_offset on; [1, T, HV * V] out."""
     tokens, heads, width = o.shape
     normed = o * torch.rsqrt(o.pow(2).mean(-1, keepdim=True) + eps) * gamma.reshape(-1)
     z = projected[0, :, z_offset : z_offset + heads * width]

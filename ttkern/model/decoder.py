@@ -127,7 +127,7 @@ class Decoder:
         )
 
     def prefill(self, inputs: PrefillInputs, state: DecoderState) -> tuple[Any, Any]:
-        """One prefill step: hidden states of its tokens, [1, T, D] ROW_MAJOR, and of the wanted rows, [1, 32, D] TILE."""
+        """One prefill step: hidden states of its tokens, [1, T, D] ROW_MAJOR, and of the wanted ones, [1, 32, D]."""
         ttnn, weights = self.target.ttnn, self.weights
         tables = PrefillTables(
             inputs.page_table,

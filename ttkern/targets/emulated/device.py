@@ -25,6 +25,9 @@ from ttkern.targets.emulated.types import BufferType, CoreCoord, DataType, Layou
 COMMAND_BYTES_PER_CALL = 4096  # a rough size of one program launch in a trace; the real figure is measured on ttsim
 
 
+_NOTHING = torch.empty(0)
+
+
 @dataclass(frozen=True)
 class Counters:
     """What a device has done so far; subtract two to see what lies between."""
@@ -63,14 +66,19 @@ class TraceState:
         self.needed: dict[int, tuple[str, weakref.ref[Lease]]] = {}
         self.victims: tuple[int, list[weakref.ref[Lease]]] = (-1, [])
 
-    def close(self) -> None:
-        """Work out which intermediates can be dropped after which call, and which buffers the trace leans on."""
+    def close(self, poisoned: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Work out which intermediates can be dropped after which call, and which buffers the trace leans on.
+
+        What the calls computed while they were recorded is nobody's result: outputs are poisoned, the rest let go.
+        """
         kept = set()
         for cell, lease in self.created:
             held = lease()
             if held is not None and held.live:
                 kept.add(id(cell))
                 self.needed[id(held)] = ("an output", lease)
+        for cell, _ in self.created:
+            cell.data = poisoned(cell.data) if id(cell) in kept else _NOTHING
         temporary = {id(cell): cell for cell, _ in self.created if id(cell) not in kept}
         last: dict[int, int] = {}
         for index, record in enumerate(self.records):
@@ -188,12 +196,12 @@ class Device:
         return self._serial
 
     def end_trace(self, trace_id: int) -> None:
-        """Stop recording. What the calls computed on the way is not a result: a capture does not execute."""
+        """Stop recording. A capture does not execute: in-place writes did not happen, outputs hold poison."""
         trace = self.capturing
         if trace is None or trace.serial != trace_id:
             raise TtnnError(f"end_trace_capture: trace {trace_id} is not being captured")
         self.capturing = None
-        trace.close()
+        trace.close(self._poisoned)
         size = COMMAND_BYTES_PER_CALL * len(trace.records)
         used = sum(COMMAND_BYTES_PER_CALL * len(t.records) for t in self._traces.values())
         if self.trace_region_size and used + size > self.trace_region_size:
@@ -201,8 +209,6 @@ class Device:
                 f"end_trace_capture: trace needs {size} B, the trace region of {self.trace_region_size} B has"
                 f" {self.trace_region_size - used} B left"
             )
-        for cell, _ in trace.created:
-            cell.data = self._poisoned(cell.data)
         self._traces[trace_id] = trace
 
     def execute_trace(self, trace_id: int) -> None:
@@ -246,6 +252,3 @@ class Device:
             ]
             trace.victims = (self._memory_version, victims)
         return victims
-
-
-_NOTHING = torch.empty(0)
