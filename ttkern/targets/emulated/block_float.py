@@ -13,7 +13,7 @@ def round_to_block_float(values: torch.Tensor, mantissa_bits: int) -> torch.Tens
     values   float32 [..., W], W a multiple of 16
     returns  float32, the same shape; rounding is to nearest, ties to even, saturating at the largest magnitude.
              Subnormal float32 count as zero, as in ttnn's packer, and so does a group whose exponent is 0.
-    Source: ttnn's host packer, compared bit for bit in the tests.
+    Source: ttnn's host packer, whose outputs are compared bit for bit in the tests.
     """
     groups = values.reshape(*values.shape[:-1], -1, GROUP)
     bits = groups.contiguous().view(torch.int32)
@@ -30,4 +30,6 @@ def round_to_block_float(values: torch.Tensor, mantissa_bits: int) -> torch.Tens
     magnitude = (floor + up.to(torch.int32)).clamp(max=(1 << mantissa_bits) - 1)
     scale = torch.exp2((shared - 127 - (mantissa_bits - 1)).to(torch.float64))
     rounded = (magnitude.to(torch.float64) * scale).to(torch.float32)
-    return torch.where(bits < 0, -rounded, rounded).reshape(values.shape)
+    # A mantissa of zero has no sign: the packer's negative zero is zero.
+    signed = torch.where((bits < 0) & (magnitude > 0), -rounded, rounded).reshape(values.shape)
+    return torch.where(values.isnan(), values, signed)
