@@ -29,7 +29,7 @@ FOLDERS = (
 
 
 @lru_cache(maxsize=1)
-def registry() -> dict[str, Op]:
+def all_ops() -> dict[str, Op]:
     """Every op by name; a folder's `OPS` lists what it holds."""
     found = [op for folder in FOLDERS for op in importlib.import_module(f"ops.{folder}").OPS]
     return {op.name: op for op in found}

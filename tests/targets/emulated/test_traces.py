@@ -87,7 +87,7 @@ def test_a_trace_whose_input_was_freed(target: Target) -> None:
     x = tile(target, torch.ones(32, 32))
     trace, output = capture(target, lambda: ttnn.add(x, x))
     ttnn.deallocate(x)
-    with pytest.raises(TtnnError, match="a buffer that add uses of trace .* was deallocated"):
+    with pytest.raises(TtnnError, match=r"a buffer that add uses of trace .* was deallocated"):
         ttnn.execute_trace(target.device, trace)
     assert output.is_allocated()
 
@@ -97,7 +97,7 @@ def test_a_trace_whose_output_was_let_go(target: Target) -> None:
     x = tile(target, torch.ones(32, 32))
     trace, output = capture(target, lambda: ttnn.add(x, x))
     del output
-    with pytest.raises(TtnnError, match="an output of trace .* was deallocated"):
+    with pytest.raises(TtnnError, match=r"an output of trace .* was deallocated"):
         ttnn.execute_trace(target.device, trace)
 
 
@@ -176,7 +176,8 @@ def test_counters_tell_what_was_spent(target: Target) -> None:
 def test_replay_equals_eager_bit_for_bit(target: Target) -> None:
     ttnn = target.ttnn
     generator = torch.Generator().manual_seed(0)
-    x, w = tile(target, torch.randn(64, 96, generator=generator)), tile(target, torch.randn(96, 33, generator=generator))
+    x = tile(target, torch.randn(64, 96, generator=generator))
+    w = tile(target, torch.randn(96, 33, generator=generator))
 
     def body() -> Any:
         return ttnn.multiply(ttnn.linear(x, w), 0.3, input_tensor_a_activations=[ttnn.UnaryOpType.SILU])
