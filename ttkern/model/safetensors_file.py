@@ -34,7 +34,12 @@ class StoredTensor:
     @property
     def place(self) -> str:
         """For messages: file and tensor."""
-        return f"{self.file}: tensor {self.name}"
+        return f"{self.file}: tensor {shown(self.name)}"
+
+
+def shown(name: str) -> str:
+    """A name from a file as it may stand in a message of one line."""
+    return name if name.isprintable() else ascii(name)
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -80,10 +85,12 @@ def _check_layout(path: Path, header: dict[str, Any], data_bytes: int) -> dict[s
     position, last = 0, ""
     for begin, end, name in sorted(spans):
         if begin != position:
-            what = f"overlaps {last}" if begin < position else "follows a gap"
-            raise TtkernError(f"{path}: tensor {name}: {what}: its data begins at {begin}, not at {position}")
+            what = f"overlaps {shown(last)}" if begin < position else "follows a gap"
+            raise TtkernError(f"{path}: tensor {shown(name)}: {what}: its data begins at {begin}, not at {position}")
         if end > data_bytes:
-            raise TtkernError(f"{path}: tensor {name}: truncated file: data ends at {end}, the file's at {data_bytes}")
+            raise TtkernError(
+                f"{path}: tensor {shown(name)}: truncated file: data ends at {end}, the file's at {data_bytes}"
+            )
         position, last = end, name
     if position != data_bytes:
         raise TtkernError(f"{path}: {data_bytes - position} bytes after the last tensor belong to none")
@@ -91,7 +98,7 @@ def _check_layout(path: Path, header: dict[str, Any], data_bytes: int) -> dict[s
 
 
 def _parse_entry(path: Path, name: str, entry: Any) -> tuple[int, int, StoredTensor]:
-    where = f"{path}: tensor {name}"
+    where = f"{path}: tensor {shown(name)}"
     if not isinstance(entry, dict):
         raise TtkernError(f"{where}: its header entry is not an object")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from ttkern.errors import TtkernError
 from ttkern.model.config import LINEAR, ModelConfig
 from ttkern.model.json_file import read_json_object
-from ttkern.model.safetensors_file import StoredTensor, read_header
+from ttkern.model.safetensors_file import StoredTensor, read_header, shown
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -165,16 +166,17 @@ def _read_files(folder: Path) -> list[StoredTensor]:
             f"{folder}: has neither {SINGLE_FILE} nor {INDEX_FILE}; weights are read from safetensors files only"
         )
     weight_map = read_json_object(source, "the list of shards").get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
+    named = isinstance(weight_map, dict) and all(isinstance(shard, str) for shard in weight_map.values())
+    if not weight_map or not named:
         raise TtkernError(f"{source}: weight_map must be an object of tensor names and their files")
     found: dict[str, StoredTensor] = {}
-    for shard in dict.fromkeys(map(str, weight_map.values())):
+    for shard in dict.fromkeys(weight_map.values()):
         if Path(shard).name != shard:
             raise TtkernError(f"{source}: weight_map names the file {shard!r}; it must lie in the same folder")
         path = folder / shard
-        if not path.is_file():
+        if not os.path.isfile(path):  # False, not an error, for a name that no file can have
             name = next(name for name, file in weight_map.items() if file == shard)
-            raise TtkernError(f"{path}: not found; {INDEX_FILE} puts tensor {name} there")
+            raise TtkernError(f"{path}: not found; {INDEX_FILE} puts tensor {shown(name)} there")
         for name, tensor in read_header(path).items():
             if name in found:
                 raise TtkernError(f"{tensor.place}: stored twice, also in {found[name].file.name}")
@@ -184,7 +186,7 @@ def _read_files(folder: Path) -> list[StoredTensor]:
             found[name] = tensor
     for name, shard in weight_map.items():
         if name not in found:
-            raise TtkernError(f"{folder / str(shard)}: tensor {name} is missing, though {INDEX_FILE} puts it there")
+            raise TtkernError(f"{folder / shard}: tensor {shown(name)} is missing, though {INDEX_FILE} puts it there")
     return list(found.values())
 
 

@@ -122,16 +122,15 @@ def test_a_reshape_that_moves_data_has_a_buffer_of_its_own(target: Target) -> No
 
 def test_memory_runs_out_where_a_p150_has_no_more(target: Target) -> None:
     ttnn = target.ttnn
-    tile_rows = 1 << 14  # a GiB of bfloat16 tiles
 
-    def gib() -> object:
-        shape = (tile_rows, 1 << 15)
-        return ttnn.zeros(shape, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=target.device)
+    def one_long_row() -> object:
+        """A row is a page, so 1 GiB of it takes that range of every bank."""
+        return ttnn.zeros((1, 1 << 29), dtype=ttnn.bfloat16, device=target.device)
 
-    held = [gib() for _ in range(P150_DRAM >> 30)]
-    assert len(held) == 31
-    with pytest.raises(TtnnError, match="out of memory"):
-        gib()
+    held = [one_long_row() for _ in range(P150_DRAM // (8 << 30))]
+    assert len(held) == 3
+    with pytest.raises(TtnnError, match="out of memory: 8589934592 B of DRAM"):
+        one_long_row()
 
 
 def test_pages_spread_over_the_banks(target: Target) -> None:
