@@ -21,7 +21,7 @@ $(DEMO)/config.json: ttkern/model/checkpoint.py | .venv
 	@$(VENV)/python -m ttkern.model.checkpoint $(DEMO)
 
 test: lint
-	$(VENV)/python -m pytest -n auto
+	$(VENV)/python -m pytest -n auto --dist loadfile
 
 lint: .venv
 	$(VENV)/ruff check

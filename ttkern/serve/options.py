@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ttkern.errors import TtkernError
+from ttkern.targets import TARGETS
 
 Dtype = Literal["bfloat16", "float32"]
 KvCacheDtype = Literal["auto", "bfloat16", "bfloat8_b"]
@@ -66,6 +67,7 @@ class ServeOptions:
                 f"--kv-cache-tokens is {self.kv_cache_tokens}; it must be at least one block, {self.block_size} tokens"
             )
         for option, text, allowed in (
+            ("--target", self.target, TARGETS),
             ("--dtype", self.dtype, get_args(Dtype)),
             ("--kv-cache-dtype", self.kv_cache_dtype, get_args(KvCacheDtype)),
         ):

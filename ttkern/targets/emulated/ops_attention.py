@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from ttkern.targets.emulated.block_float import round_to_block_float
 from ttkern.targets.emulated.dispatch import InPlace, Out, need_dtype, need_layout, op, require, writable
@@ -223,15 +222,20 @@ def chunked_scaled_dot_product_attention(
 
 
 def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, group: int, scale: float) -> torch.Tensor:
-    """q [1, H, T, D] at positions start..; k, v [kv, start + T, D]: [1, H, T, D]."""
+    """q [1, H, T, D] at positions start..; k, v [kv, start + T, D]: [1, H, T, D].
+
+    The tokens before the chunk need no mask, the chunk's own are plainly causal; the two parts are put together by
+    their log-sum-exp. That takes two thirds of the time of one call with a mask.
+    """
     if group > 1:
         k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
     k, v = k.unsqueeze(0), v.unsqueeze(0)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    own, own_sum = flash(q, k[:, :, start:], v[:, :, start:], 0.0, True, scale=scale)
     if start == 0:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    tokens = q.shape[2]
-    mask = torch.ones(tokens, start + tokens, dtype=torch.bool).tril(start)
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        return own
+    earlier, earlier_sum = flash(q, k[:, :, :start], v[:, :, :start], 0.0, False, scale=scale)
+    return torch.lerp(own, earlier, torch.sigmoid(earlier_sum - own_sum).unsqueeze(-1))
 
 
 @op("transformer.paged_scaled_dot_product_attention_decode")
