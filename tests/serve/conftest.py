@@ -8,8 +8,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from live_server import LiveServer, ScriptRunner, StubRunner, build_tokenizer, small_stub
 from ttkern.model.tokenizer import Tokenizer
+
+from live_server import LiveServer, ScriptRunner, StubRunner, build_tokenizer, small_stub
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,12 @@ import openai
 import tokenizers
 import uvicorn
 from tokenizers import decoders, models, pre_tokenizers, trainers
-from ttkern.model.chat_template import ChatTemplate
-from ttkern.model.tokenizer import Tokenizer
 
 from ttkern.engine.engine import Engine, EngineConfig
 from ttkern.engine.runner_protocol import DecodeRow, PrefillCall, PrefillResult, Sampled, SampleSpec, TokenLogprob
 from ttkern.engine.stub_runner import StubRunner
+from ttkern.model.chat_template import ChatTemplate
+from ttkern.model.tokenizer import Tokenizer
 from ttkern.serve.app import create_app
 from ttkern.serve.engine_loop import EngineLoop
 from ttkern.serve.server import DrainingServer, bind, run

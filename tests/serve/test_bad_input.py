@@ -6,9 +6,10 @@ import json
 
 import openai
 import pytest
-from live_server import MODEL, LiveServer
 
 from ttkern.model.tokenizer import Tokenizer
+
+from live_server import MODEL, LiveServer
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER = [{"role": "user", "content": "hello"}]

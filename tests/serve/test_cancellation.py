@@ -10,8 +10,9 @@ import socket
 
 import httpx
 import pytest
-from live_server import MODEL, LiveServer
 from prometheus_client.parser import text_string_to_metric_families
+
+from live_server import MODEL, LiveServer
 
 NUM_CANCELLATIONS = 200
 

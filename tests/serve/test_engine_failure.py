@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from live_server import MODEL, LiveServer, ScriptRunner
+
 from ttkern.model.tokenizer import Tokenizer
+
+from live_server import MODEL, LiveServer, ScriptRunner
 
 
 @pytest.fixture

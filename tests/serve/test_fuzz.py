@@ -7,9 +7,10 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from live_server import MODEL, LiveServer
 
 from ttkern.serve.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, Message, TokenizeRequest
+
+from live_server import MODEL, LiveServer
 
 USER = {"role": "user", "content": "hello"}
 ROUTES = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from live_server import MODEL, SCRIPT, LiveServer
 
 from ttkern.engine.runner_protocol import Sampled, TokenLogprob
 from ttkern.model.tokenizer import Tokenizer
 from ttkern.serve.logprobs import CharacterCounter, TokenTexts, chat_logprobs, completion_logprobs
+
+from live_server import MODEL, SCRIPT, LiveServer
 
 
 def token_data(string: str) -> bytes:

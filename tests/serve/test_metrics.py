@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from live_server import MODEL, SCRIPT, LiveServer, ScriptRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from ttkern.model.tokenizer import Tokenizer
+
+from live_server import MODEL, SCRIPT, LiveServer, ScriptRunner
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pytest
-from live_server import MODEL, SCRIPT, LiveServer
+
 from ttkern.model.tokenizer import Tokenizer
+
+from live_server import MODEL, SCRIPT, LiveServer
 
 HELLO = [{"role": "user", "content": "hello world"}]
 

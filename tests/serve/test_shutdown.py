@@ -13,10 +13,11 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from live_server import MODEL, LiveServer
 
 from ttkern.errors import TtkernError
 from ttkern.serve.server import bind
+
+from live_server import MODEL, LiveServer
 
 SCRIPT_PATH = Path(__file__).with_name("live_server.py")
 ROOT = SCRIPT_PATH.parents[2]
