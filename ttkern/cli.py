@@ -80,6 +80,45 @@ def serve(
     launch(options)
 
 
+@app.command()
+def check(
+    model: Annotated[str, typer.Option(help="Preset name, or a checkpoint folder whose config.json is read.")],
+    target: Annotated[str, typer.Option(help="Whose ttnn judges.")] = "mock",
+    weight_dtype: Annotated[str, typer.Option(help="bfloat16, bfloat8_b or bfloat4_b.")] = "bfloat8_b",
+    max_model_len: Annotated[int, typer.Option(help="Longest sequence, in tokens.")] = 8192,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences decoded together.")] = 8,
+    chunk_tokens: Annotated[int, typer.Option(help="Tokens of a full prefill chunk.")] = 2048,
+    block_size: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 64,
+    kv_cache_dtype: Annotated[KvCacheDtype, typer.Option(help="dtype of the KV cache; auto is bfloat16.")] = "auto",
+    kv_cache_tokens: Annotated[
+        int | None, typer.Option(help="Tokens that the KV pool holds.", show_default="max-model-len")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Ask real ttnn, on a mock board, whether every op and the whole decoder are legal and fit; no weights are needed.
+
+    Exit code 1 if anything was refused.
+    """
+    from ttkern.evidence.check_command import CheckOptions, run_check
+
+    if kv_cache_tokens is None:
+        kv_cache_tokens = max_model_len
+    kv_dtype = "bfloat16" if kv_cache_dtype == "auto" else kv_cache_dtype
+    options = CheckOptions(
+        model,
+        target,
+        weight_dtype,
+        max_model_len,
+        max_num_seqs,
+        chunk_tokens,
+        block_size,
+        kv_dtype,
+        kv_cache_tokens,
+    )
+    if not run_check(options, as_json=json):
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """Entry point. Bad input is one line on stderr and exit code 1, a wrong command line 2, Ctrl-C 130."""
     # Read when torch is imported: threads that wait by spinning slow everything down once the cores are shared.

@@ -94,13 +94,17 @@ class Decoder:
         )
 
     def allocate_state(self, *, num_blocks: int, block_size: int, rows: int, kv_dtype: str) -> DecoderState:
-        """All states and caches, zeroed: num_blocks KV blocks of block_size tokens, `rows` decode rows."""
+        """All states, zeroed, and caches, unwritten: num_blocks KV blocks of block_size tokens, `rows` decode rows."""
         ttnn, device, shape = self.target.ttnn, self.target.device, self.gdn_shape
         gdn = self.config.layer_types.count("linear_attention")
         heads, k = shape.value_heads, shape.head_dim
 
         def zeros(dims: tuple[int, ...], dtype: Any, layout: Any) -> Any:
             return ttnn.zeros(dims, dtype=dtype, layout=layout, device=device)
+
+        def empty(dims: tuple[int, ...], dtype: Any, layout: Any) -> Any:
+            # Not zeros: ttnn makes those on the host, tensor by tensor, and nothing of the pool is read before written.
+            return ttnn.empty(dims, dtype=dtype, layout=layout, device=device)
 
         tile, row_major = ttnn.TILE_LAYOUT, ttnn.ROW_MAJOR_LAYOUT
         cache = (num_blocks, self.config.num_key_value_heads, block_size, self.config.head_dim)
@@ -121,7 +125,7 @@ class Decoder:
                 for _ in range(gdn)
             ),
             kv=tuple(
-                KvCache(zeros(cache, dtype, tile), zeros(cache, dtype, tile))
+                KvCache(empty(cache, dtype, tile), empty(cache, dtype, tile))
                 for _ in range(self.config.num_hidden_layers - gdn)
             ),
         )

@@ -17,6 +17,7 @@ from ops.chunk_gated_delta_rule.op import Constants, make_constants
 from ops.gdn_layer.op import GdnWeights, MlpWeights
 from ops.partial_rotary.op import head_order, rotary_tables
 from ttkern.model.config import ModelConfig
+from ttkern.model.weights import expected_tensors
 
 Track = Callable[[Iterable[Any], str], Iterable[Any]]
 
@@ -26,6 +27,17 @@ class TensorSource(Protocol):
 
     def load(self, name: str) -> torch.Tensor:
         """The tensor as the checkpoint stores it."""
+
+
+class NoData:
+    """A model's tensors by shape only, for targets that check and count but do not compute."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._shapes = expected_tensors(config)
+
+    def load(self, name: str) -> torch.Tensor:
+        """A meta tensor of the checkpoint's shape."""
+        return torch.empty(self._shapes[name], dtype=torch.bfloat16, device="meta")
 
 
 @dataclass(frozen=True)
@@ -90,10 +102,15 @@ class _Uploader:
         self.order = head_order(config.head_dim, config.rotary_dim)
 
     def tile(self, tensor: torch.Tensor, dtype: Any) -> Any:
-        return self.ttnn.from_torch(tensor, dtype=dtype, layout=self.ttnn.TILE_LAYOUT, device=self.device)
+        return self._upload(tensor, dtype, self.ttnn.TILE_LAYOUT)
 
     def row_major(self, tensor: torch.Tensor, dtype: Any) -> Any:
-        return self.ttnn.from_torch(tensor, dtype=dtype, layout=self.ttnn.ROW_MAJOR_LAYOUT, device=self.device)
+        return self._upload(tensor, dtype, self.ttnn.ROW_MAJOR_LAYOUT)
+
+    def _upload(self, tensor: torch.Tensor, dtype: Any, layout: Any) -> Any:
+        if tensor.is_meta:  # no data: a legality check of a model whose weights are not here
+            return self.ttnn.empty(tuple(tensor.shape), dtype=dtype, layout=layout, device=self.device)
+        return self.ttnn.from_torch(tensor, dtype=dtype, layout=layout, device=self.device)
 
     def rows(self, table: torch.Tensor) -> Any:
         return self.row_major(table.reshape(1, 1, *table.shape), self.ttnn.bfloat16)
@@ -122,7 +139,7 @@ class _Uploader:
     def _gdn(self, prefix: str) -> GdnWeights:
         ttnn, load, mixer = self.ttnn, self.source.load, f"{prefix}linear_attn."
         conv = load(f"{mixer}conv1d.weight")[:, 0, :]  # [C, width], oldest first
-        taps = torch.zeros(WIDTH, conv.shape[0])
+        taps = torch.zeros(WIDTH, conv.shape[0], device=conv.device)
         taps[WIDTH - conv.shape[1] :] = conv.T
         out_norm = load(f"{mixer}norm.weight")
         return GdnWeights(

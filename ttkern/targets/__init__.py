@@ -8,7 +8,7 @@ from typing import Any
 
 from ttkern.errors import TtkernError
 
-TARGETS = ("emulated",)
+TARGETS = ("emulated", "mock")
 
 
 @dataclass
@@ -51,4 +51,11 @@ def open_target(
         ttnn = Namespace(exact=exact, poison=poison)
         device = ttnn.open_device(trace_region_size=trace_region_size)
         return Target("emulated", ttnn, device, has_data=True, has_timing=False, has_trace=True)
+    if name == "mock":
+        if exact:
+            raise TtkernError("target 'mock' computes nothing, so it has no exact mode")
+        from ttkern.targets.mock import open_mock_device
+
+        ttnn, device = open_mock_device(trace_region_size=trace_region_size)
+        return Target("mock", ttnn, device, has_data=False, has_timing=False, has_trace=False)
     raise TtkernError(f"target {name!r} is not one of {', '.join(TARGETS)}")

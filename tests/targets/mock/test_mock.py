@@ -1,0 +1,167 @@
+"""Real ttnn on a mock board, each in a process of its own: what it accepts, what it refuses, and in whose words."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ttkern.errors import TtkernError
+from ttkern.model.checkpoint import make_checkpoint
+from ttkern.targets import open_target
+from ttkern.targets.mock import toolchain
+
+needs_ttnn = pytest.mark.skipif(
+    importlib.util.find_spec("ttnn") is None, reason="ttnn is not installed here: no real library to ask"
+)
+
+REFUSALS = """
+import json, sys
+from ttkern.evidence.legality import check, first_line
+from ttkern.engine.runner import RunnerConfig
+from ttkern.model.config import ModelConfig
+from ttkern.targets import open_target
+
+target = open_target("mock")
+ttnn, device = target.ttnn, target.device
+
+
+def empty(*shape, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT):
+    return ttnn.empty(shape, dtype=dtype, layout=layout, device=device)
+
+
+RM = ttnn.ROW_MAJOR_LAYOUT
+ids, table = empty(1, 32, dtype=ttnn.uint32, layout=RM), empty(1, 8, dtype=ttnn.int32, layout=RM)
+cache, q = empty(9, 2, 64, 64), empty(1, 4, 64, 64)
+config = ttnn.SDPAProgramConfig(
+    compute_with_storage_grid_size=device.compute_with_storage_grid_size(), q_chunk_size=64, k_chunk_size=64
+)
+sdpa = ttnn.transformer.chunked_scaled_dot_product_attention
+calls = {
+    "dtype": lambda: ttnn.embedding(ids, empty(1, 1, 64, 64, dtype=ttnn.float32, layout=RM)),
+    "layout": lambda: ttnn.linear(empty(32, 64, layout=RM), empty(64, 64)),
+    "chunk start": lambda: sdpa(q, cache, cache, table, chunk_start_idx=33, program_config=config),
+    "page table": lambda: sdpa(
+        q,
+        cache,
+        cache,
+        empty(1, 4, dtype=ttnn.int32, layout=RM),
+        chunk_start_idx_tensor=empty(1, dtype=ttnn.int32, layout=RM),
+        program_config=config,
+    ),
+}
+said = {}
+for name, call in calls.items():
+    try:
+        call()
+        said[name] = None
+    except RuntimeError as error:
+        said[name] = first_line(error)
+x = empty(32, 32)
+ttnn.add(x, x)
+device.set_program_cache_misses_allowed(False)
+ttnn.add(x, x)
+try:
+    ttnn.linear(empty(64, 96), empty(96, 32))
+    said["miss"] = None
+except RuntimeError as error:
+    said["miss"] = first_line(error)
+device.set_program_cache_misses_allowed(True)
+limits = RunnerConfig(max_model_len=2048, chunk_tokens=256, num_blocks=1 << 22, max_num_seqs=2)
+config = ModelConfig.from_folder(sys.argv[1])
+report = check(target, "tiny", config, limits, "bfloat8_b", lambda items, _: items)
+said["pool"], said["layers"], said["ok"] = report.does_not_fit, report.layers, report.ok
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("checkpoint") / "m"
+    make_checkpoint(path, hidden_size=64, intermediate_size=96, vocab_size=800)
+    return path
+
+
+def run(cwd: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.run(
+        [sys.executable, *command], cwd=cwd, env=env, capture_output=True, text=True, timeout=500, check=False
+    )
+
+
+@needs_ttnn
+@pytest.mark.slow
+def test_every_op_and_the_decoder_are_accepted(folder: Path, tmp_path: Path) -> None:
+    """Ops at all named cases, the 27B's among them; then a whole decoder, every path of it."""
+    done = run(tmp_path, "-m", "ttkern.cli", "check", "--model", str(folder), "--chunk-tokens", "256", "--json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads(done.stdout)
+    assert report["ok"]
+    assert [row for row in report["ops"] if row["error"]] == []
+    assert {row["case"] for row in report["ops"]} == {"tiny", "small", "qwen3.6-27b", "qwen3.6-27b-tp4"}
+    paths = {row["path"]: row for row in report["paths"]}
+    assert {"prefill_256", "prefill_128", "masked_bucket_32", "decode", "finish"} <= set(paths)
+    assert paths["prefill_256"]["calls"] == sum(op["calls"] for op in paths["prefill_256"]["ops"]) > 200
+    memory = report["memory"]
+    assert 0 < memory["weights"] < memory["peak"] < memory["total"]
+    assert memory["largest_kv_cache_tokens"] > memory["kv_cache_tokens"] == 8192
+    assert list(tmp_path.iterdir()) == [], "ttnn wrote into the working directory"
+
+
+@needs_ttnn
+@pytest.mark.slow
+def test_refusals_come_in_ttnns_own_words(folder: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", REFUSALS, str(folder))
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert "BFLOAT16" in said["dtype"]
+    assert said["layout"] == "Inputs to matmul must be tilized"
+    assert "chunk" in said["chunk start"].lower()
+    assert said["page table"] == "page table stick size must be a multiple of 32"
+    assert said["miss"] is not None
+    assert "Out of Memory" in said["pool"]
+    assert (said["layers"], said["ok"]) == (2, False)
+
+
+def test_without_ttnn_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(TtkernError, match=r"target 'mock' needs ttnn: pip install ttnn==0\.81\.1"):
+        open_target("mock")
+
+
+def test_the_overlay_is_laid_once_and_known_for_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "ttnn"
+    (package / "runtime/hw").mkdir(parents=True)
+    (package / "tt_metal").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = toolchain.overlay(package, "0.0")
+    assert toolchain.overlay(package, "0.0") == place
+    assert (place / "root/tt_metal").resolve() == package / "tt_metal"
+    assert toolchain.is_stand_in(place / "root")
+    assert not toolchain.is_stand_in(package)
+    compiler = place / "root/runtime/sfpi/compiler/bin/riscv-tt-elf-g++"
+    shown = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == toolchain.VERSION_LINE
+    out, dep = tmp_path / "kernel.elf", tmp_path / "kernel.d"
+    subprocess.run([compiler, "-MF", dep, "-o", out], check=True)
+    assert out.read_bytes()[:4] == b"\x7fELF"
+    assert dep.read_text() == f"{out}:\n"
+    assert [p.name for p in (tmp_path / "cache/ttkern").iterdir()] == [place.name], "something half-made was left"
+
+
+def test_a_cache_folder_with_a_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
+    with pytest.raises(TtkernError, match="cannot use a path with a space"):
+        toolchain.overlay(tmp_path, "0.0")
+
+
+def test_boards_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ttkern.targets.mock import open_mock_device
+
+    with pytest.raises(TtkernError, match="board 'n300' is not one of p150"):
+        open_mock_device("n300")

@@ -1,0 +1,74 @@
+"""`ttkern check`: from options to a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track as show_progress
+
+from ttkern.engine.runner import RunnerConfig
+from ttkern.errors import TtkernError
+from ttkern.evidence.legality import check
+from ttkern.evidence.legality_table import show
+from ttkern.model.config import ModelConfig
+from ttkern.model.presets import preset
+from ttkern.targets import open_target
+
+WEIGHT_DTYPES = ("bfloat16", "bfloat8_b", "bfloat4_b")
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """What is checked, and how the device is laid out for it."""
+
+    model: str
+    target: str
+    weight_dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    chunk_tokens: int
+    block_size: int
+    kv_cache_dtype: str
+    kv_cache_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.target != "mock":
+            raise TtkernError(f"--target is {self.target!r}; only the mock board checks without computing")
+        if self.weight_dtype not in WEIGHT_DTYPES:
+            raise TtkernError(f"--weight-dtype is {self.weight_dtype!r}; it must be one of {', '.join(WEIGHT_DTYPES)}")
+        for option in ("max_model_len", "max_num_seqs", "kv_cache_tokens"):
+            if getattr(self, option) < 1:
+                name = option.replace("_", "-")
+                raise TtkernError(f"--{name} is {getattr(self, option)}; it must be at least 1")
+
+
+def run_check(options: CheckOptions, *, as_json: bool) -> bool:
+    """Check and print; whether everything was accepted. Raises TtkernError for options that cannot be checked."""
+    console = Console(stderr=True)
+    folder = Path(options.model)
+    config = ModelConfig.from_folder(folder) if folder.is_dir() else preset(options.model)
+    limits = RunnerConfig(
+        max_model_len=options.max_model_len,
+        chunk_tokens=options.chunk_tokens,
+        block_size=options.block_size,
+        num_blocks=max(1, options.kv_cache_tokens // options.block_size),
+        max_num_seqs=options.max_num_seqs,
+        kv_cache_dtype=options.kv_cache_dtype,
+    )
+
+    def track(items: Iterable[Any], what: str) -> Iterator[Any]:
+        yield from show_progress(list(items), what, console=console)
+
+    target = open_target(options.target)
+    report = check(target, options.model, config, limits, options.weight_dtype, track)
+    target.close()
+    if as_json:
+        print(json.dumps(report.as_dict()))
+    else:
+        show(report, Console(width=None))
+    return report.ok
