@@ -118,13 +118,7 @@ class DeviceRunner:
             rows=config.max_num_seqs,
             kv_dtype=config.kv_cache_dtype,
         )
-        self._zeros = (
-            decoder.allocate_state(
-                num_blocks=1, block_size=config.block_size, rows=1, kv_dtype=config.kv_cache_dtype
-            ).prefill[0]
-            if self.state.prefill
-            else None
-        )
+        self._zeros = decoder.empty_prefill_state()
         self._dirty = False  # the prefill states hold a sequence that has not finished
         self._decoding: set[int] = set()
         self._head_rows = self._device_zeros((1, HEAD_ROWS, decoder.config.hidden_size))

@@ -106,17 +106,11 @@ class Decoder:
             # Not zeros: ttnn makes those on the host, tensor by tensor, and nothing of the pool is read before written.
             return ttnn.empty(dims, dtype=dtype, layout=layout, device=device)
 
-        tile, row_major = ttnn.TILE_LAYOUT, ttnn.ROW_MAJOR_LAYOUT
+        tile = ttnn.TILE_LAYOUT
         cache = (num_blocks, self.config.num_key_value_heads, block_size, self.config.head_dim)
         dtype = getattr(ttnn, kv_dtype)
         return DecoderState(
-            prefill=tuple(
-                GdnPrefillState(
-                    zeros((1, heads, k, k), ttnn.float32, tile),
-                    zeros((1, 3, shape.conv_dim), ttnn.bfloat16, row_major),
-                )
-                for _ in range(gdn)
-            ),
+            prefill=tuple(self.empty_prefill_state() for _ in range(gdn)),
             decode=tuple(
                 GdnDecodeState(
                     zeros((rows, heads, k, k), ttnn.float32, tile),
@@ -128,6 +122,15 @@ class Decoder:
                 KvCache(empty(cache, dtype, tile), empty(cache, dtype, tile))
                 for _ in range(self.config.num_hidden_layers - gdn)
             ),
+        )
+
+    def empty_prefill_state(self) -> GdnPrefillState:
+        """One GDN layer's state before the first token: zeros."""
+        ttnn, device, shape = self.target.ttnn, self.target.device, self.gdn_shape
+        state, columns = (1, shape.value_heads, shape.head_dim, shape.head_dim), (1, 3, shape.conv_dim)
+        return GdnPrefillState(
+            ttnn.zeros(state, dtype=ttnn.float32, layout=ttnn.TILE_LAYOUT, device=device),
+            ttnn.zeros(columns, dtype=ttnn.bfloat16, layout=ttnn.ROW_MAJOR_LAYOUT, device=device),
         )
 
     def prefill(self, inputs: PrefillInputs, state: DecoderState) -> tuple[Any, Any]:
@@ -197,9 +200,8 @@ class Decoder:
         for prefilled, decoding in zip(state.prefill, state.decode, strict=True):
             gdn_layer.store(ttnn, prefilled, decoding, inputs.slot, row_mask)
 
-    def reset_prefill(self, zeros: GdnPrefillState | None, state: DecoderState) -> None:
-        """Make the prefill state that of an empty sequence by copying from `zeros` (None: no GDN layer)."""
+    def reset_prefill(self, zeros: GdnPrefillState, state: DecoderState) -> None:
+        """Make the prefill state that of an empty sequence by copying from `zeros`."""
         for prefilled in state.prefill:
-            assert zeros is not None
             self.target.ttnn.copy(zeros.recurrent_state, prefilled.recurrent_state)
             self.target.ttnn.copy(zeros.conv_state, prefilled.conv_state)
