@@ -63,7 +63,7 @@ def qkv_causal_conv1d_silu(
         f"channel_chunk_size = {at_once} must divide Q+K+V width {channels}",
     )
     # What the real op reports for 2,048, 5,120 and 10,240 channels lies on this line.
-    needed = 14_720 + at_once * 768 if at_once else 0
+    needed = 166_144 + 694 * at_once
     require(
         name,
         needed <= L1_BYTES,
