@@ -96,3 +96,24 @@ def test_a_decode_step_must_carry_every_sequence(model: Any) -> None:
     prefill(runner, tokens_of(33), list(plan(33, 0, CHUNK, runner.buckets, runner.masked_buckets)))
     with pytest.raises(ValueError, match=r"rows \[0\] hold sequences"):
         decode(runner, 1, 33, 1, slot=1)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"max_model_len": 100, "chunk_tokens": 2048, "num_blocks": 2},
+        {"max_model_len": 800, "chunk_tokens": 4096, "block_size": 128, "num_blocks": 7},
+        {"max_model_len": 333, "chunk_tokens": 32, "block_size": 32, "num_blocks": 11, "max_num_seqs": 1},
+        {"max_model_len": 200, "chunk_tokens": 64, "block_size": 32, "num_blocks": 7, "max_num_seqs": 33},
+    ],
+    ids=str,
+)
+def test_sizes_that_do_not_match_each_other_serve_up_to_the_limit(model: Any, sizes: dict[str, int]) -> None:
+    """The last token of the longest sequence has its place, whatever chunk, block and limit are."""
+    runner = make_runner(open_target("emulated", exact=True), model, **sizes)
+    length = sizes["max_model_len"] - 2
+    steps = list(plan(length, 0, runner.chunk_tokens, runner.buckets, runner.masked_buckets))
+    logits, first = prefill(runner, tokens_of(length), steps)
+    _, decoded = decode(runner, first, length, 2)
+    assert np.isfinite(logits).all()
+    assert np.isfinite(decoded).all()

@@ -89,8 +89,8 @@ class RunnerConfig:
 
     @property
     def page_table_width(self) -> int:
-        """Blocks of the longest sequence, rounded up to the multiple of 8 that the attention kernel wants."""
-        blocks = -(-self.max_model_len // self.block_size)
+        """Blocks of the longest sequence, or of a chunk if longer, in the multiple of 8 that attention wants."""
+        blocks = -(-max(self.max_model_len, self.chunk_tokens) // self.block_size)
         return -(-blocks // 8) * 8
 
 

@@ -84,4 +84,4 @@ def load(
     except RuntimeError as error:  # what ttnn refuses, here mostly memory
         first = str(error).strip().splitlines()[0]
         sizes = ", ".join(f"{f.name} {getattr(limits, f.name)}" for f in dataclasses.fields(limits))
-        raise TtkernError(f"the model does not fit the device as laid out ({sizes}): {first}") from error
+        raise TtkernError(f"the device refuses the model as laid out ({sizes}): {first}") from error
