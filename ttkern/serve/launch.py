@@ -30,8 +30,8 @@ def launch(options: ServeOptions) -> None:
     listener = bind(options.host, options.port)
     with listener:
         target = open_target(options.target, exact=options.dtype == "float32")
-        console.print(options, limits, highlight=False)
         loaded, runner = load(options, limits, target, console)
+        console.print(options, limits, highlight=False)
         for part, count in loaded.skipped.items():
             console.print(f"skipped {count} tensors of the {part}, which is not run", highlight=False)
         name = options.served_model_name or options.model.resolve().name
