@@ -114,7 +114,9 @@ def make_runner(target: Any, model: Any, *, weight_dtype: str = "bfloat16", **si
     weights = load_decoder_weights(
         target, config, StateDictSource(model), positions=limits.max_model_len, weight_dtype=weight_dtype
     )
-    return DeviceRunner(Decoder(target, config, weights, attention_chunk=limits.attention_chunk), limits)
+    runner = DeviceRunner(Decoder(target, config, weights, attention_chunk=limits.attention_chunk), limits)
+    runner.start()
+    return runner
 
 
 def whole(length: int) -> list[PrefillStep]:
@@ -143,7 +145,7 @@ def prefill(
 
 def step_logits(runner: DeviceRunner, step: PrefillStep) -> np.ndarray:
     """Logits of the real positions of the step that has just run."""
-    buffers = runner._steps[step.bucket, step.path == "masked_bucket"]
+    buffers = runner.steps[step.bucket, step.path == "masked_bucket"]
     parts = []
     for first in range(0, step.length, 32):
         buffers.want_rows(list(range(first, min(first + 32, step.length))), step.length)

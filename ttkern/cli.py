@@ -83,7 +83,9 @@ def serve(
 @app.command()
 def check(
     model: Annotated[str, typer.Option(help="Preset name, or a checkpoint folder whose config.json is read.")],
-    target: Annotated[str, typer.Option(help="Whose ttnn judges.")] = "mock",
+    target: Annotated[
+        str, typer.Option(help="mock: legality, memory, host cost. simulated: traces, on ttsim.")
+    ] = "mock",
     weight_dtype: Annotated[str, typer.Option(help="bfloat16, bfloat8_b or bfloat4_b.")] = "bfloat8_b",
     max_model_len: Annotated[int, typer.Option(help="Longest sequence, in tokens.")] = 8192,
     max_num_seqs: Annotated[int, typer.Option(help="Sequences decoded together.")] = 8,
@@ -93,9 +95,13 @@ def check(
     kv_cache_tokens: Annotated[
         int | None, typer.Option(help="Tokens that the KV pool holds.", show_default="max-model-len")
     ] = None,
+    trace_region_size: Annotated[int, typer.Option(help="Bytes of DRAM for traces, on a simulator.")] = 1 << 30,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Ask real ttnn, on a mock board, whether every op and the whole decoder are legal and fit; no weights are needed.
+    """Ask real ttnn whether every op and the whole decoder are legal and fit; no weights are needed.
+
+    On the mock board (the default): every op and path, memory, host time. On ttsim, which TT_METAL_SIMULATOR names:
+    every trace captured and replayed, and the trace region that the model needs.
 
     Exit code 1 if anything was refused.
     """
@@ -114,6 +120,7 @@ def check(
         block_size,
         kv_dtype,
         kv_cache_tokens,
+        trace_region_size if target == "simulated" else 0,
     )
     if not run_check(options, as_json=json):
         raise typer.Exit(1)

@@ -57,7 +57,7 @@ def test_an_op_that_reads_padding_is_caught(model: Any) -> None:
     runner = make_runner(open_target("emulated", exact=True), model, chunk_tokens=CHUNK)
     blocks = list(range(8))
     right = run(runner, 40, blocks)
-    step = runner._steps[64, True]
+    step = runner.steps[64, True]
     assert step.mask is not None
     refresh = step.mask.refresh
     step.mask.refresh = lambda real: refresh(np.arange(64) <= 40)  # type: ignore[method-assign]

@@ -49,6 +49,7 @@ def test_a_folder_is_the_model_that_transformers_loads(folder: str, tmp_path: Pa
     loaded = load_model(tmp_path / "m", open_target("emulated", exact=True), max_model_len=512)
     assert sum(loaded.skipped.values()) == len(FOLDERS[folder].get("extra_tensors", {}))
     runner = DeviceRunner(loaded.decoder, RunnerConfig(max_model_len=512, chunk_tokens=256, num_blocks=8))
+    runner.start()
     tokens = torch.randint(0, 700, (100,), generator=torch.Generator().manual_seed(0)).tolist()
     got, _ = prefill(runner, tokens, whole(100))
     model = Qwen3_5ForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float32).eval()

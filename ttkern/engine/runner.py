@@ -101,7 +101,8 @@ def _powers(low: int, high: int) -> list[int]:
 class DeviceRunner:
     """Runs one model on one target; see `runner_protocol.Runner` for what the engine asks of it."""
 
-    def __init__(self, decoder: Decoder, config: RunnerConfig, *, track: Track = lambda items, _: items) -> None:
+    def __init__(self, decoder: Decoder, config: RunnerConfig) -> None:
+        """Allocate everything; `start` must follow before a step can run."""
         self.decoder, self.config, self.target = decoder, config, decoder.target
         self.num_blocks, self.block_size = config.num_blocks, config.block_size
         self.max_num_seqs, self.max_model_len = config.max_num_seqs, config.max_model_len
@@ -122,24 +123,27 @@ class DeviceRunner:
         self._dirty = False  # the prefill states hold a sequence that has not finished
         self._decoding: set[int] = set()
         self._head_rows = self._device_zeros((1, HEAD_ROWS, decoder.config.hidden_size))
-        self._decode_in = _DecodeBuffers(self.target, config, self.scratch_block)
+        self.decode_inputs = _DecodeBuffers(self.target, config, self.scratch_block)
         self._store_in = _StoreBuffers(self.target, config)
-        self._steps = {
+        self.steps = {
             (size, masked): _Step(self, size, masked)
             for masked, sizes in ((False, (config.chunk_tokens, *config.buckets)), (True, config.masked_buckets))
             for size in sizes
         }
-        self._decode = Trace("decode", self.target, lambda: decoder.decode(self._decode_in.inputs, self.state))
+        self._decode = Trace("decode", self.target, lambda: decoder.decode(self.decode_inputs.inputs, self.state))
         self._head = Trace("head", self.target, lambda: decoder.head(self._head_rows))
         self._finish = Trace("finish", self.target, self._finish_body)
         self._reset = Trace("reset", self.target, lambda: decoder.reset_prefill(self._zeros, self.state))
         self.traces: list[Trace] = [
-            *(trace for step in self._steps.values() for trace in (step.body, step.gather)),
+            *(trace for step in self.steps.values() for trace in (step.body, step.gather)),
             self._decode,
             self._head,
             self._finish,
             self._reset,
         ]
+
+    def start(self, track: Track = lambda items, _: items) -> None:
+        """Compile every program on the buffers it will use, forbid others, and capture all traces."""
         for trace in track(self.traces, "compiling programs"):
             trace.compile()
         self.target.device.set_program_cache_misses_allowed(False)
@@ -163,7 +167,7 @@ class DeviceRunner:
         if call.fresh_state and self._dirty:
             self._reset.replay()
         self._dirty = True
-        step = self._steps[call.step.bucket, call.step.path == "masked_bucket"]
+        step = self.steps[call.step.bucket, call.step.path == "masked_bucket"]
         step.refresh(call)
         step.body.replay()
         sampled = None
@@ -195,14 +199,14 @@ class DeviceRunner:
         if set(slots) != self._decoding:
             # A row left out would still advance on the device, by a token that is not its own.
             raise ValueError(f"decode of rows {sorted(slots)}, but rows {sorted(self._decoding)} hold sequences")
-        self._decode_in.refresh(rows)
+        self.decode_inputs.refresh(rows)
         logits, tokens = self._decode.replay()
         return self._pick([row.sample for row in rows], logits, tokens, slots)
 
     def release(self, slot: int) -> None:
         """The slot's sequence is gone; a state half prefilled is zeroed before the next sequence begins."""
         self._decoding.discard(slot)
-        self._decode_in.clear(slot)
+        self.decode_inputs.clear(slot)
 
     def _pick(self, specs: list[SampleSpec], logits: Any, tokens: Any, rows: Sequence[int] = (0,)) -> list[Sampled]:
         if all(s.temperature == 0 and s.logprobs is None and not s.forbidden for s in specs):

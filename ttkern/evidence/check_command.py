@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,17 @@ from rich.progress import track as show_progress
 from ttkern.engine.runner import RunnerConfig
 from ttkern.errors import TtkernError
 from ttkern.evidence.legality import check
-from ttkern.evidence.legality_table import show
+from ttkern.evidence.legality_table import show, show_traces
+from ttkern.evidence.tracing import check_traces
 from ttkern.model.config import ModelConfig
 from ttkern.model.presets import preset
 from ttkern.targets import open_target
 
+# What is asked of each target: the mock board about legality and memory, a simulator about traces.
+CHECKS: dict[str, tuple[Callable[..., Any], Callable[..., None]]] = {
+    "mock": (check, show),
+    "simulated": (check_traces, show_traces),
+}
 WEIGHT_DTYPES = ("bfloat16", "bfloat8_b", "bfloat4_b")
 
 
@@ -35,10 +41,11 @@ class CheckOptions:
     block_size: int
     kv_cache_dtype: str
     kv_cache_tokens: int
+    trace_region_size: int
 
     def __post_init__(self) -> None:
-        if self.target != "mock":
-            raise TtkernError(f"--target is {self.target!r}; only the mock board checks without computing")
+        if self.target not in CHECKS:
+            raise TtkernError(f"--target is {self.target!r}; what can be checked on is {' and '.join(CHECKS)}")
         if self.weight_dtype not in WEIGHT_DTYPES:
             raise TtkernError(f"--weight-dtype is {self.weight_dtype!r}; it must be one of {', '.join(WEIGHT_DTYPES)}")
         for option in ("max_model_len", "max_num_seqs", "kv_cache_tokens"):
@@ -64,11 +71,16 @@ def run_check(options: CheckOptions, *, as_json: bool) -> bool:
     def track(items: Iterable[Any], what: str) -> Iterator[Any]:
         yield from show_progress(list(items), what, console=console)
 
-    target = open_target(options.target)
-    report = check(target, options.model, config, limits, options.weight_dtype, track)
-    target.close()
+    run, table = CHECKS[options.target]
+    target = open_target(options.target, trace_region_size=options.trace_region_size)
+    try:
+        if options.target == "simulated" and not target.has_trace:
+            raise TtkernError("the simulator that TT_METAL_SIMULATOR names has no traces; ttsim's libttsim.so has")
+        report = run(target, options.model, config, limits, options.weight_dtype, track)
+    finally:
+        target.close()
     if as_json:
         print(json.dumps(report.as_dict()))
     else:
-        show(report, Console(width=None))
-    return report.ok
+        table(report, Console(width=None))
+    return bool(report.ok)

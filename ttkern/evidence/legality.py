@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ops import all_ops
@@ -20,11 +19,10 @@ from ttkern.model.config import ModelConfig
 from ttkern.model.decoder import Decoder
 from ttkern.model.device_weights import NoData, load_decoder_weights
 from ttkern.targets import Target
+from ttkern.targets.proxy import Proxy
 
 WARM_CALLS = 5
 GIB = 1 << 30
-# Functions of ttnn that describe a call and are none: nothing reaches a device.
-DESCRIPTIONS = ("init_device_compute_kernel_config", "create_sharded_memory_config", "num_cores_to_corerangeset")
 Track = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
@@ -170,14 +168,15 @@ def check_decoder(
     Raises RuntimeError, ttnn's own, for the first call that is refused.
     """
     spy = Spy(target.ttnn)
-    watched = Target(target.name, spy, target.device, target.has_data, target.has_timing, target.has_trace)
+    watched = replace(target, ttnn=spy.ttnn)
     total, empty = _dram(target)
     weights = load_decoder_weights(
         watched, config, NoData(config), positions=limits.max_model_len, weight_dtype=weight_dtype, track=track
     )
     weight_bytes = _dram(target)[1] - empty
     decoder = Decoder(watched, config, weights, attention_chunk=limits.attention_chunk)
-    runner = DeviceRunner(decoder, limits, track=track)
+    runner = DeviceRunner(decoder, limits)
+    runner.start(track)
     resting = _dram(target)[1]
     paths, peak = [], resting
     for trace in track(runner.traces, "timing paths"):
@@ -221,12 +220,12 @@ def _block_bytes(target: Target, cache: Any, layers: int) -> int:
 
 
 class Spy:
-    """ttnn with every call counted and timed while it is told to."""
+    """Every call of a ttnn counted and timed while it is told to; `ttnn` is what the calls are made on."""
 
-    def __init__(self, real: Any, root: Spy | None = None, prefix: str = "") -> None:
-        self._real, self._root, self._prefix = real, root or self, prefix
+    def __init__(self, real: Any) -> None:
+        self.ttnn = Proxy(real, self._around)
         self._times: dict[str, list[float]] | None = None
-        self._watch: Callable[[], int] | None = None
+        self._watch: Callable[[], int] = lambda: 0
         self._highest = 0
 
     def start(self, watch: Callable[[], int]) -> None:
@@ -239,26 +238,11 @@ class Spy:
         rows = [CallRow(n, len(t), statistics.median(t) * 1e6, sum(t) * 1e6) for n, t in times.items()]
         return sorted(rows, key=lambda row: -row.total_us), self._highest
 
-    def __getattr__(self, name: str) -> Any:
-        value, path = getattr(self._real, name), f"{self._prefix}{name}"
-        if isinstance(value, (ModuleType, SimpleNamespace)):
-            value = Spy(value, self._root, f"{path}.")
-        elif callable(value) and not isinstance(value, type) and name not in DESCRIPTIONS:
-            value = self._counted(path, value)
-        setattr(self, name, value)
-        return value
-
-    def _counted(self, path: str, function: Any) -> Any:
-        root = self._root
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if root._times is None:
-                return function(*args, **kwargs)
-            begin = time.perf_counter()
-            result = function(*args, **kwargs)
-            root._times.setdefault(path, []).append(time.perf_counter() - begin)
-            if root._watch is not None:
-                root._highest = max(root._highest, root._watch())
-            return result
-
-        return call
+    def _around(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._times is None:
+            return function(*args, **kwargs)
+        begin = time.perf_counter()
+        result = function(*args, **kwargs)
+        self._times.setdefault(name, []).append(time.perf_counter() - begin)
+        self._highest = max(self._highest, self._watch())
+        return result

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ttkern.evidence.legality import GIB, Memory, Report
+from ttkern.evidence.tracing import REPLAYS, TraceReport
 
 LOWER_BOUND = "host time is a lower bound of a card's dispatch cost: writing the command queue is mocked"
 
@@ -42,6 +43,26 @@ def show(report: Report, console: Console) -> None:
         console.print(_memory(report.memory))
     if report.refused:
         console.print(f"REFUSED: {report.refused}", highlight=False)
+    console.print("accepted" if report.ok else "not accepted")
+
+
+def show_traces(report: TraceReport, console: Console) -> None:
+    """Traces, the region they need, and the verdict."""
+    title = f"{report.model}, {report.layers} layers captured on a simulator, {REPLAYS} replays on refreshed inputs"
+    table = Table(title=f"{title}; device time means nothing here")
+    table.add_column("trace")
+    for column in ("eager host ms", "refresh ms", "replay ms", "eager / replay", "trace kB", "whole model kB"):
+        table.add_column(column, justify="right")
+    for row in report.rows:
+        times = (f"{row.eager_ms:,.2f}", f"{row.refresh_ms:.3f}", f"{row.replay_ms:.3f}")
+        ratio = f"{row.eager_ms / row.replay_ms:,.0f}"
+        table.add_row(row.path, *times, ratio, f"{row.trace_bytes / 1e3:,.0f}", f"{row.full_model_bytes / 1e3:,.0f}")
+    console.print(table)
+    if report.refused:
+        console.print(f"REFUSED: {report.refused}", highlight=False)
+    else:
+        console.print(f"all traces of the whole model: --trace-region-size {report.region}", highlight=False)
+        console.print(f"allocated between replays: {report.allocated} bytes", highlight=False)
     console.print("accepted" if report.ok else "not accepted")
 
 

@@ -1,4 +1,4 @@
-"""Shapes of published models by name, for work that needs no weights."""
+"""Shapes of models by name, for work that needs no weights."""
 
 from __future__ import annotations
 
@@ -41,6 +41,27 @@ PRESETS: dict[str, ModelConfig] = {
         linear_value_head_dim=128,
         linear_conv_kernel_dim=4,
         max_position_embeddings=262144,
+        rope_theta=10_000_000.0,
+        partial_rotary_factor=0.25,
+        rms_norm_eps=1e-6,
+        dtype="bfloat16",
+    ),
+    # Nobody's model: both kinds of layer, for checks that should take seconds.
+    "small": ModelConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=4,
+        layer_types=layer_pattern(4),
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=32,
+        linear_value_head_dim=32,
+        linear_conv_kernel_dim=4,
+        max_position_embeddings=32768,
         rope_theta=10_000_000.0,
         partial_rotary_factor=0.25,
         rms_norm_eps=1e-6,

@@ -80,7 +80,9 @@ def load(
             attention_chunk=limits.attention_chunk,
             track=track,
         )
-        return loaded, DeviceRunner(loaded.decoder, limits, track=track)
+        runner = DeviceRunner(loaded.decoder, limits)
+        runner.start(track)
+        return loaded, runner
     except RuntimeError as error:  # what ttnn refuses, here mostly memory
         first = str(error).strip().splitlines()[0]
         sizes = ", ".join(f"{f.name} {getattr(limits, f.name)}" for f in dataclasses.fields(limits))

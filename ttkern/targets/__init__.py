@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttkern.errors import TtkernError
+from ttkern.targets.real.library import run_apart
 
-TARGETS = ("emulated", "mock")
+__all__ = ["TARGETS", "Target", "open_target", "run_apart"]
+
+TARGETS = ("emulated", "mock", "simulated", "silicon")
 
 
 @dataclass
@@ -17,8 +20,9 @@ class Target:
 
     ttnn        the real library, or an object with the same names
     device      ttnn's device
-    has_data    reading a tensor gives what was computed
-    has_timing  how long a call takes says something about a card
+    has_data    reading a tensor gives the bytes that were written to it
+    computes    ops compute: reading an op's output gives its result
+    has_timing  how long a call takes is how long a card takes
     has_trace   traces can be captured and replayed
     """
 
@@ -26,36 +30,62 @@ class Target:
     ttnn: Any
     device: Any
     has_data: bool
+    computes: bool
     has_timing: bool
     has_trace: bool
 
     def close(self) -> None:
         """Close the device; nothing can be called on it afterwards."""
-        self.ttnn.close_device(self.device)
+        if self.device.get_num_devices() > 1:
+            self.ttnn.close_mesh_device(self.device)
+        else:
+            self.ttnn.close_device(self.device)
 
 
 def open_target(
-    name: str = "emulated", *, exact: bool = False, poison: float = math.nan, trace_region_size: int = 0
+    name: str = "emulated",
+    *,
+    exact: bool = False,
+    poison: float = math.nan,
+    board: str = "p150",
+    trace_region_size: int = 0,
+    watchdog_seconds: float = 0,
 ) -> Target:
     """Open a target by name.
 
     exact              emulated only: float32 values whatever dtype is declared, for comparing with transformers
     poison             emulated only: what tile padding and unwritten buffers hold
-    trace_region_size  bytes of DRAM set aside for traces (0: as much as is needed)
+    board              mock only: p150, 4xp150 (a 1x4 mesh) or n150
+    trace_region_size  bytes of DRAM set aside for traces; real targets need them to capture any
+    watchdog_seconds   silicon only: end the process, naming the op, when a wait takes longer (0: never)
 
-    Raises TtkernError for a name that is not a target.
+    One process holds one real cluster, and any number of emulated devices beside it; see `run_apart`.
+
+    Raises TtkernError for a name that is not a target, and where that target cannot open here.
     """
+    if exact and name != "emulated":
+        raise TtkernError(f"target {name!r} has no exact mode: only the emulated device computes in float32 throughout")
     if name == "emulated":
         from ttkern.targets.emulated import Namespace
 
         ttnn = Namespace(exact=exact, poison=poison)
         device = ttnn.open_device(trace_region_size=trace_region_size)
-        return Target("emulated", ttnn, device, has_data=True, has_timing=False, has_trace=True)
+        return Target(name, ttnn, device, has_data=True, computes=True, has_timing=False, has_trace=True)
     if name == "mock":
-        if exact:
-            raise TtkernError("target 'mock' computes nothing, so it has no exact mode")
-        from ttkern.targets.mock import open_mock_device
+        from ttkern.targets.real.mock import open_mock_device
 
-        ttnn, device = open_mock_device(trace_region_size=trace_region_size)
-        return Target("mock", ttnn, device, has_data=False, has_timing=False, has_trace=False)
+        real, mock = open_mock_device(board, trace_region_size)
+        return Target(name, real, mock, has_data=False, computes=False, has_timing=False, has_trace=False)
+    if name == "simulated":
+        from ttkern.targets.real.simulated import open_simulated_device
+
+        sim = open_simulated_device(trace_region_size)
+        return Target(
+            name, sim.ttnn, sim.device, has_data=True, computes=sim.computes, has_timing=False, has_trace=sim.has_trace
+        )
+    if name == "silicon":
+        from ttkern.targets.real.silicon import open_card
+
+        real, card = open_card(trace_region_size, watchdog_seconds)
+        return Target(name, real, card, has_data=True, computes=True, has_timing=True, has_trace=True)
     raise TtkernError(f"target {name!r} is not one of {', '.join(TARGETS)}")

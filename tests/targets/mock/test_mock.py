@@ -13,8 +13,9 @@ import pytest
 
 from ttkern.errors import TtkernError
 from ttkern.model.checkpoint import make_checkpoint
-from ttkern.targets import open_target
-from ttkern.targets.mock import toolchain
+from ttkern.targets import open_target, run_apart
+from ttkern.targets.real import overlay as overlays
+from ttkern.targets.real.mock import open_mock_device
 
 needs_ttnn = pytest.mark.skipif(
     importlib.util.find_spec("ttnn") is None, reason="ttnn is not installed here: no real library to ask"
@@ -25,7 +26,7 @@ import json, sys
 from ttkern.evidence.legality import check, first_line
 from ttkern.engine.runner import RunnerConfig
 from ttkern.model.config import ModelConfig
-from ttkern.targets import open_target
+from ttkern.targets import open_target, run_apart
 
 target = open_target("mock")
 ttnn, device = target.ttnn, target.device
@@ -134,34 +135,83 @@ def test_without_ttnn_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
         open_target("mock")
 
 
-def test_the_overlay_is_laid_once_and_known_for_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["null", "dispatch"])
+def test_the_overlay_is_laid_once_and_known_for_what_it_is(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "ttnn"
     (package / "runtime/hw").mkdir(parents=True)
     (package / "tt_metal").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    place = toolchain.overlay(package, "0.0")
-    assert toolchain.overlay(package, "0.0") == place
-    assert (place / "root/tt_metal").resolve() == package / "tt_metal"
-    assert toolchain.is_stand_in(place / "root")
-    assert not toolchain.is_stand_in(package)
-    compiler = place / "root/runtime/sfpi/compiler/bin/riscv-tt-elf-g++"
+    laid = overlays.overlay(package, kind)
+    assert overlays.overlay(package, kind) == laid
+    root = Path(laid.environment["TT_METAL_RUNTIME_ROOT"])
+    assert (root / "tt_metal").resolve() == package / "tt_metal"
+    assert overlays.is_stand_in(root)
+    assert not overlays.is_stand_in(package)
+    compiler = overlays.compiler_of(root)
     shown = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    assert shown.strip() == toolchain.VERSION_LINE
+    assert shown.strip() == overlays.VERSION_LINE
     out, dep = tmp_path / "kernel.elf", tmp_path / "kernel.d"
     subprocess.run([compiler, "-MF", dep, "-o", out], check=True)
     assert out.read_bytes()[:4] == b"\x7fELF"
     assert dep.read_text() == f"{out}:\n"
-    assert [p.name for p in (tmp_path / "cache/ttkern").iterdir()] == [place.name], "something half-made was left"
+    assert [p.name for p in (tmp_path / "cache/ttkern").iterdir()] == [laid.place.name], "something half-made was left"
 
 
 def test_a_cache_folder_with_a_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
     with pytest.raises(TtkernError, match="cannot use a path with a space"):
-        toolchain.overlay(tmp_path, "0.0")
+        overlays.overlay(tmp_path, "null")
 
 
-def test_boards_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ttkern.targets.mock import open_mock_device
-
-    with pytest.raises(TtkernError, match="board 'n300' is not one of p150"):
+def test_boards_are_named() -> None:
+    with pytest.raises(TtkernError, match="board 'n300' is not one of p150, 4xp150, n150"):
         open_mock_device("n300")
+
+
+def _board(name: str) -> tuple[str, int, int, int]:
+    """Architecture, chips, cores of a chip and GiB of a chip's DRAM of a mock board; an op runs on it."""
+    target = open_target("mock", board=name)
+    ttnn, device = target.ttnn, target.device
+    x = ttnn.empty((32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device)
+    assert list(ttnn.add(x, x).shape) == [32, 32]
+    grid, dram = device.compute_with_storage_grid_size(), ttnn.get_memory_view(device, ttnn.BufferType.DRAM)
+    found = (device.arch().name, device.get_num_devices(), grid.x * grid.y, dram.total_bytes_per_bank * dram.num_banks)
+    target.close()
+    return found
+
+
+@needs_ttnn
+@pytest.mark.parametrize(
+    ("name", "arch", "chips", "cores", "gib"),
+    [("p150", "BLACKHOLE", 1, 130, 31.8), ("4xp150", "BLACKHOLE", 4, 130, 31.8), ("n150", "WORMHOLE_B0", 1, 64, 11.9)],
+)
+def test_every_board_opens_and_takes_an_op(name: str, arch: str, chips: int, cores: int, gib: float) -> None:
+    found = run_apart(_board, name)
+    assert found[:3] == (arch, chips, cores)
+    assert found[3] / 2**30 == pytest.approx(gib, abs=0.1)
+
+
+def _two_boards() -> str:
+    """A board, the same one again, an emulated device beside it, and then another board."""
+    first = open_target("mock")
+    first.close()
+    again, emulated = open_target("mock"), open_target("emulated")
+    for target in (again, emulated):
+        ttnn = target.ttnn
+        x = ttnn.empty((32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=target.device)
+        assert list(ttnn.add(x, x).shape) == [32, 32]
+    try:
+        open_target("mock", board="n150")
+    except TtkernError as error:
+        return str(error)
+    finally:
+        again.close()
+    return ""
+
+
+@needs_ttnn
+def test_a_process_keeps_the_board_it_opened_first() -> None:
+    said = run_apart(_two_boards)
+    assert said.startswith("this process has opened the mock board p150 with ttnn, which opens one cluster in a process")

@@ -1,9 +1,13 @@
-"""A stand-in for Tenstorrent's SFPI compiler, so that real ttnn opens a mock board without it.
+"""A runtime root with a stand-in for Tenstorrent's SFPI compiler, so that real ttnn opens a device without it.
 
-ttnn compiles a kernel for every program, and refuses to open a device where its compiler is missing. Kernels of a mock
-board never run, so an empty one will do. The overlay is a runtime root of our own:
+ttnn compiles kernels and firmware at run time, and refuses to open a device where its compiler is missing. Where no
+kernel has to compute, a stand-in will do:
 
-    <cache>/ttkern/ttnn-<version>-<hash of this file>/
+    null      nothing is compiled, every kernel is empty: mock boards, and simulators in slow dispatch
+    dispatch  a stock RISC-V GCC compiles what moves data and launches programs; kernels that would compute only wait
+              for their go message and return: ttsim in fast dispatch, with real queues, traces and copies
+
+    <cache>/ttkern/ttnn-<version>-<kind>-<hash>/
         root/       links to all of the installed ttnn package, except for
         root/runtime/sfpi/compiler/bin/riscv-tt-elf-g++      the stand-in
         kernels/    ttnn's kernel cache, never shared with a card's
@@ -18,86 +22,103 @@ import hashlib
 import os
 import shutil
 import struct
+import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ttkern.errors import TtkernError
+from ttkern.targets.real.library import VERSION
 
 # What the wheel's tt_metal/sfpi-version and its precompiled firmware say the real one is; the build key depends on it.
 VERSION_LINE = "riscv-tt-elf-g++ (tenstorrent/sfpi:7.89.0[1050]) 15.1.0"
 MARK = "ttkern stand-in"
-# The wheel's firmware for a Blackhole mock board, by build key.
-FIRMWARE_KEY = "16245120264608145223"
-
-COMPILER = f"""#!/bin/bash
-# {MARK}: answers for the compiler and writes empty kernels. For mock boards only.
-root=@ROOT@
-object=
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --version) echo '{VERSION_LINE}'; exit 0;;
-    -o) out=$2; shift;;
-    -MF) dep=$2; shift;;
-    -c|c++-header) object=1;;
-  esac
-  shift
-done
-[ -n "${{dep:-}}" ] && echo "$out:" > "$dep"
-[ -n "$object" ] && {{ : > "$out"; exit 0; }}
-case "$out" in
-  */firmware/*)
-    processor=$(basename "$(dirname "$out")")
-    cp "$root/tt_metal/pre-compiled/{FIRMWARE_KEY}/$processor/$processor.elf" "$out";;
-  *) cp "$root/runtime/empty.elf" "$out";;
-esac
-"""
+# The wheel's precompiled firmware, by build key.
+FIRMWARE = {"blackhole": "16245120264608145223", "wormhole": "1003041148146844629"}
+COMPILERS = {"null": "null_compiler.sh", "dispatch": "dispatch_compiler.py"}
 
 
-def overlay(package: Path, version: str) -> Path:
-    """The overlay folder for an installed ttnn package, made on first use.
+@dataclass(frozen=True)
+class Overlay:
+    """A laid overlay, and the variables that make ttnn use it."""
+
+    place: Path
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """For ttnn's process."""
+        return {
+            "TT_METAL_RUNTIME_ROOT": str(self.place / "root"),
+            "TT_METAL_CACHE": f"{self.place / 'kernels'}/",
+            "TT_METAL_LOGS_PATH": str(self.place / "logs"),
+        }
+
+
+def overlay(package: Path, kind: str) -> Overlay:
+    """The overlay of a kind for an installed ttnn package, made on first use.
 
     Raises TtkernError where ttnn could not use it: a path with a space, a cache folder that cannot be written.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ttkern"
-    source = hashlib.sha256(Path(__file__).read_bytes() + str(package).encode()).hexdigest()[:12]
-    place = base / f"ttnn-{version}-{source}"
+    base = cache_folder()
+    script = Path(__file__).with_name(COMPILERS[kind]).read_text()
+    parts = (Path(__file__).read_text(), script, str(package), sys.executable)
+    place = base / f"ttnn-{VERSION}-{kind}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
     if " " in str(place):
         raise TtkernError(f"{place}: ttnn cannot use a path with a space; set XDG_CACHE_HOME to one without")
     if place.exists():
-        return place
+        return Overlay(place)
     try:
         base.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=base))
-        _lay(new / "root", package, place / "root")
+        _lay(new / "root", package, script.replace("@ROOT@", str(place / "root")))
         for folder in ("kernels", "logs"):
             (new / folder).mkdir()
         new.rename(place)
     except OSError as error:
         if not place.exists():  # else another process was first
-            raise TtkernError(f"{base}: cannot make the mock board's runtime root: {error}") from error
+            raise TtkernError(f"{base}: cannot make ttnn's runtime root: {error}") from error
         shutil.rmtree(new, ignore_errors=True)
-    return place
+    return Overlay(place)
+
+
+def cache_folder() -> Path:
+    """Where overlays are made."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ttkern"
+
+
+def compiler_of(runtime_root: str | Path) -> Path:
+    """Where ttnn looks for its compiler first."""
+    return Path(runtime_root) / "runtime/sfpi/compiler/bin/riscv-tt-elf-g++"
 
 
 def is_stand_in(runtime_root: str | Path) -> bool:
     """Whether the compiler that ttnn would use under this runtime root is a stand-in."""
-    compiler = Path(runtime_root) / "runtime/sfpi/compiler/bin/riscv-tt-elf-g++"
     try:
-        return MARK.encode() in compiler.read_bytes()[:200]
+        return MARK.encode() in compiler_of(runtime_root).read_bytes()[:200]
     except OSError:
         return False
 
 
-def _lay(root: Path, package: Path, final: Path) -> None:
-    binaries = root / "runtime/sfpi/compiler/bin"
-    binaries.mkdir(parents=True)
+def _lay(root: Path, package: Path, script: str) -> None:
+    compiler = compiler_of(root)
+    compiler.parent.mkdir(parents=True)
     for entry in package.iterdir():
         if entry.name != "runtime":
             (root / entry.name).symlink_to(entry)
-    (root / "runtime/hw").symlink_to(package / "runtime/hw")
-    (root / "runtime/empty.elf").write_bytes(empty_elf())
-    compiler = binaries / "riscv-tt-elf-g++"
-    compiler.write_text(COMPILER.replace("@ROOT@", str(final)))
+    runtime = root / "runtime"
+    (runtime / "hw").symlink_to(package / "runtime/hw")
+    (runtime / "empty.elf").write_bytes(empty_elf())
+    stubs = {"gnu/stubs-ilp32.h": "", "empty/kernel_includes.hpp": "void kernel_main() {}\n"}
+    for name, text in stubs.items():
+        (runtime / "stubs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (runtime / "stubs" / name).write_text(text)
+    for arch, key in FIRMWARE.items():
+        (runtime / f"firmware-{arch}").symlink_to(package / "tt_metal/pre-compiled" / key)
+    words = {"@MARK@": MARK, "@VERSION_LINE@": VERSION_LINE, "@PYTHON@": sys.executable}
+    for word, value in words.items():
+        script = script.replace(word, value)
+    compiler.write_text(script)
     compiler.chmod(0o755)
 
 
