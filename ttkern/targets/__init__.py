@@ -11,7 +11,7 @@ from ttkern.targets.real.library import run_apart
 
 __all__ = ["TARGETS", "Target", "open_target", "run_apart"]
 
-TARGETS = ("emulated", "mock", "simulated", "silicon")
+TARGETS = ("emulated", "mirror", "mock", "simulated", "silicon")
 
 
 @dataclass
@@ -53,8 +53,10 @@ def open_target(
 ) -> Target:
     """Open a target by name.
 
-    exact              emulated only: float32 values whatever dtype is declared, for comparing with transformers
-    poison             emulated only: what tile padding and unwritten buffers hold
+    name               emulated; mirror: emulated, with real ttnn on the mock board judging every call; mock; simulated;
+                       silicon
+    exact              emulated and mirror: float32 values whatever dtype is declared, for comparing with transformers
+    poison             emulated and mirror: what tile padding and unwritten buffers hold
     board              mock only: p150, 4xp150 (a 1x4 mesh) or n150
     trace_region_size  bytes of DRAM set aside for traces; real targets need them to capture any
     watchdog_seconds   silicon only: end the process, naming the op, when a wait takes longer (0: never)
@@ -63,13 +65,19 @@ def open_target(
 
     Raises TtkernError for a name that is not a target, and where that target cannot open here.
     """
-    if exact and name != "emulated":
+    if exact and name not in ("emulated", "mirror"):
         raise TtkernError(f"target {name!r} has no exact mode: only the emulated device computes in float32 throughout")
-    if name == "emulated":
+    if name in ("emulated", "mirror"):
         from ttkern.targets.emulated import Namespace
 
-        ttnn = Namespace(exact=exact, poison=poison)
-        device = ttnn.open_device(trace_region_size=trace_region_size)
+        emulated = Namespace(exact=exact, poison=poison)
+        device = emulated.open_device(trace_region_size=trace_region_size)
+        ttnn: Any = emulated
+        if name == "mirror":
+            from ttkern.targets.mirror import Mirror
+            from ttkern.targets.real.mock import open_mock_device
+
+            ttnn = Mirror(emulated, *open_mock_device(board)).ttnn
         return Target(name, ttnn, device, has_data=True, computes=True, has_timing=False, has_trace=True)
     if name == "mock":
         from ttkern.targets.real.mock import open_mock_device

@@ -122,7 +122,7 @@ class Tensor:
         data = self.cell.data
         if self.aligned:
             return data
-        return data[..., : self.shape[-2], : self.shape[-1]] if len(self.shape) > 1 else data[..., : self.shape[-1]]
+        return data[..., : self.shape[-2], : self.shape[-1]] if len(self.shape) > 1 else data[0, : self.shape[0]]
 
     @property
     def f32(self) -> torch.Tensor:
@@ -145,8 +145,8 @@ def padded(shape: Shape, layout: Layout) -> Shape:
     """The shape that lies in memory."""
     if layout is Layout.ROW_MAJOR:
         return shape
-    rows = shape[-2:] if len(shape) > 1 else shape
-    return (*shape[: len(shape) - len(rows)], *(-(-n // TILE) * TILE for n in rows))
+    rows = shape[-2:] if len(shape) > 1 else (1, *shape)  # a vector is one row of a tile
+    return (*shape[:-2], *(-(-n // TILE) * TILE for n in rows))
 
 
 def poison_value(dtype: DataType, poison: float) -> Any:
@@ -177,7 +177,7 @@ def store(values: torch.Tensor, dtype: DataType, layout: Layout, *, exact: bool,
     if len(shape) > 1:
         buffer[..., : shape[-2], : shape[-1]] = rounded
     else:
-        buffer[: shape[-1]] = rounded
+        buffer[0, : shape[0]] = rounded
     return buffer
 
 
@@ -188,7 +188,6 @@ def pages_of(shape: Shape, dtype: DataType, layout: Layout) -> tuple[int, int]:
     for n in full:
         count *= n
     if layout is Layout.TILE:
-        rows = TILE if len(shape) > 1 else 1
-        return max(1, -(-count // (TILE * rows))), dtype.tile_bytes
+        return max(1, count // (TILE * TILE)), dtype.tile_bytes
     row = full[-1] if full else 1
     return max(1, count // max(1, row)), row * dtype.element_bytes

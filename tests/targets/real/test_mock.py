@@ -214,4 +214,6 @@ def _two_boards() -> str:
 @needs_ttnn
 def test_a_process_keeps_the_board_it_opened_first() -> None:
     said = run_apart(_two_boards)
-    assert said.startswith("this process has opened the mock board p150 with ttnn, which opens one cluster in a process")
+    assert said.startswith(
+        "this process has opened the mock board p150 with ttnn, which opens one cluster in a process"
+    )
