@@ -2,7 +2,7 @@
 
 A call runs on the emulated device; then the real library gets the same call on tensors of the same specs. What it
 refuses is an error, and so is an output whose shape, padded shape, dtype, layout or memory config is another than the
-emulated device gave. Traces are replayed on the emulated device only: their calls were mirrored when they were captured.
+emulated device gave. Traces are replayed on the emulated device only: their calls were mirrored when captured.
 """
 
 from __future__ import annotations
