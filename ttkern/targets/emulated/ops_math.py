@@ -11,7 +11,7 @@ from torch.nn import functional
 from ttkern.targets.emulated.dispatch import Out, fail, need_dtype, need_layout, op, overwrite, require
 from ttkern.targets.emulated.ops_data import FLOATS, like
 from ttkern.targets.emulated.tensor import Tensor
-from ttkern.targets.emulated.types import DataType, Layout, MemoryConfig, UnaryOpType, UnaryWithParam
+from ttkern.targets.emulated.types import TILE, DataType, Layout, MemoryConfig, UnaryOpType, UnaryWithParam
 
 Activations = Sequence[UnaryOpType | UnaryWithParam] | None
 Scalar = float | int
@@ -173,6 +173,9 @@ def _matmul(
     )
     declared = dtype or a.dtype
     x, w = a.logical, b.logical
+    if a.shape[-1] % TILE:
+        # torch's bfloat16 product of views reads past the inner width, and 0 times poison is not 0.
+        x, w = x.contiguous(), w.contiguous()
     if x.dtype is torch.bfloat16 and w.dtype is torch.bfloat16 and declared is DataType.BFLOAT16 and bias is None:
         y = x @ w  # float32 accumulation, one rounding: torch's bfloat16 product on a CPU
     else:
