@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import track as show_progress
@@ -72,6 +74,7 @@ def run_check(options: CheckOptions, *, as_json: bool) -> bool:
         yield from show_progress(list(items), what, console=console)
 
     run, table = CHECKS[options.target]
+    out = _own_stdout()
     target = open_target(options.target, trace_region_size=options.trace_region_size)
     try:
         if options.target == "simulated" and not target.has_trace:
@@ -80,7 +83,15 @@ def run_check(options: CheckOptions, *, as_json: bool) -> bool:
     finally:
         target.close()
     if as_json:
-        print(json.dumps(report.as_dict()))
+        print(json.dumps(report.as_dict()), file=out, flush=True)
     else:
-        table(report, Console(width=None))
+        table(report, Console(file=out))
     return bool(report.ok)
+
+
+def _own_stdout() -> TextIO:
+    """stdout for the report alone: what the library or a simulator prints there goes to stderr from now on."""
+    sys.stdout.flush()
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out

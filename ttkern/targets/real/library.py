@@ -17,6 +17,7 @@ VERSION = "0.81.1"
 # Variables that say where ttnn finds its device and its compiler; what a target does not set must not be there.
 PLACE = (
     "TT_METAL_MOCK_CLUSTER_DESC_PATH",
+    "TT_METAL_SIMULATOR",
     "TT_METAL_SLOW_DISPATCH_MODE",
     "TT_METAL_RUNTIME_ROOT",
     "TT_METAL_CACHE",
