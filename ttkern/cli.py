@@ -12,7 +12,7 @@ import typer
 from ttkern import __version__
 from ttkern.errors import TtkernError
 from ttkern.serve.options import Dtype, KvCacheDtype, ServeOptions
-from ttkern.targets import TARGETS
+from ttkern.targets import TARGETS, default_target
 
 app = typer.Typer(
     name="ttkern",
@@ -40,7 +40,12 @@ def _common(
 @app.command()
 def serve(
     model: Annotated[Path, typer.Option(help="Checkpoint folder: config.json, safetensors, tokenizer.json.")],
-    target: Annotated[str, typer.Option(help=f"Where ttnn calls go: {', '.join(TARGETS)}.")] = "emulated",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Where ttnn calls go: {', '.join(TARGETS)}.", show_default="silicon with a card, else emulated"
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
     served_model_name: Annotated[
@@ -59,11 +64,20 @@ def serve(
         int | None,
         typer.Option(help="Tokens that the KV pool holds.", show_default="max-num-seqs sequences of max-model-len"),
     ] = None,
+    enforce_eager: Annotated[
+        bool, typer.Option("--enforce-eager", help="No traces: every step is dispatched op by op.")
+    ] = False,
+    trace_region_size: Annotated[
+        int, typer.Option(help="Bytes of DRAM for traces, on real targets; `check --target simulated` tells how many.")
+    ] = 0,
+    watchdog_seconds: Annotated[
+        float, typer.Option(help="silicon: stop, naming the op, when the device takes longer over one; 0: never.")
+    ] = 0,
 ) -> None:
     """Serve a checkpoint of the Qwen3.5 family over an OpenAI-compatible HTTP API."""
     options = ServeOptions(
         model=model,
-        target=target,
+        target=target or default_target(),
         host=host,
         port=port,
         served_model_name=served_model_name,
@@ -74,6 +88,9 @@ def serve(
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         kv_cache_tokens=kv_cache_tokens,
+        enforce_eager=enforce_eager,
+        trace_region_size=trace_region_size,
+        watchdog_seconds=watchdog_seconds,
     )
     from ttkern.serve.launch import launch  # torch takes a second to import; --help should not wait for it
 
@@ -123,6 +140,15 @@ def check(
         trace_region_size if target == "simulated" else 0,
     )
     if not run_check(options, as_json=json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
+    """Say what is installed and which targets can open, and why the others cannot. Exit code 1 if none can."""
+    from ttkern.doctor import run_doctor
+
+    if not run_doctor(as_json=json):
         raise typer.Exit(1)
 
 

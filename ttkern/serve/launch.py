@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -29,7 +30,7 @@ def launch(options: ServeOptions) -> None:
     limits = runner_config(options, model_config)
     listener = bind(options.host, options.port)
     with listener:
-        target = open_target(options.target, exact=options.dtype == "float32")
+        target = open_device(options)
         loaded, runner = load(options, limits, target, console)
         console.print(options, limits, highlight=False)
         for part, count in loaded.skipped.items():
@@ -40,6 +41,20 @@ def launch(options: ServeOptions) -> None:
         print(greeting(host, port, name), flush=True)
         run(app, listener)
         target.close()
+
+
+def open_device(options: ServeOptions) -> Target:
+    """The target that the options name. Raises TtkernError where it cannot open, or would serve noise."""
+    target = open_target(
+        options.target,
+        exact=options.dtype == "float32",
+        trace_region_size=options.trace_region_size,
+        watchdog_seconds=options.watchdog_seconds,
+    )
+    if not target.computes:
+        target.close()
+        raise TtkernError(f"--target {options.target} computes nothing here, so there is nothing to serve")
+    return replace(target, has_trace=False) if options.enforce_eager else target
 
 
 def runner_config(options: ServeOptions, model: ModelConfig) -> RunnerConfig:

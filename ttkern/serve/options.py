@@ -29,6 +29,9 @@ class ServeOptions:
     dtype             "float32" is the exact mode: every value is float32, whatever dtype a tensor declares
     kv_cache_dtype    ttnn dtype of the KV cache ("auto": bfloat16)
     kv_cache_tokens   tokens that the KV pool holds (None: max_num_seqs sequences of max_model_len)
+    enforce_eager     no traces: every step is dispatched op by op
+    trace_region_size bytes of DRAM set aside for traces, on real targets
+    watchdog_seconds  silicon: end the process, naming the op, when the device takes longer over one (0: never)
 
     Raises TtkernError for a value that cannot be served, naming the option.
     """
@@ -45,6 +48,9 @@ class ServeOptions:
     dtype: Dtype = "bfloat16"
     kv_cache_dtype: KvCacheDtype = "auto"
     kv_cache_tokens: int | None = None
+    enforce_eager: bool = False
+    trace_region_size: int = 0
+    watchdog_seconds: float = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -66,6 +72,12 @@ class ServeOptions:
             raise TtkernError(
                 f"--kv-cache-tokens is {self.kv_cache_tokens}; it must be at least one block, {self.block_size} tokens"
             )
+        for option, number in (
+            ("--trace-region-size", self.trace_region_size),
+            ("--watchdog-seconds", self.watchdog_seconds),
+        ):
+            if number < 0:
+                raise TtkernError(f"{option} is {number}; it must be at least 0")
         for option, text, allowed in (
             ("--target", self.target, TARGETS),
             ("--dtype", self.dtype, get_args(Dtype)),

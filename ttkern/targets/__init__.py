@@ -9,7 +9,7 @@ from typing import Any
 from ttkern.errors import TtkernError
 from ttkern.targets.real.library import run_apart
 
-__all__ = ["TARGETS", "Target", "open_target", "run_apart"]
+__all__ = ["TARGETS", "Target", "default_target", "open_target", "run_apart"]
 
 TARGETS = ("emulated", "mirror", "mock", "simulated", "silicon")
 
@@ -40,6 +40,13 @@ class Target:
             self.ttnn.close_mesh_device(self.device)
         else:
             self.ttnn.close_device(self.device)
+
+
+def default_target() -> str:
+    """silicon where there is a card, else emulated."""
+    from ttkern.targets.real.silicon import cards
+
+    return "silicon" if cards() else "emulated"
 
 
 def open_target(

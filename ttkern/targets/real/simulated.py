@@ -23,6 +23,7 @@ from ttkern.targets.real.library import find_ttnn, start
 from ttkern.targets.real.overlay import compiler_of, is_stand_in, overlay
 
 SIMULATOR = "TT_METAL_SIMULATOR"
+GXX = "riscv64-unknown-elf-g++"
 CROSS = "gcc-riscv64-unknown-elf libstdc++-12-dev-riscv64-cross libc6-dev-riscv64-cross"
 
 
@@ -93,5 +94,5 @@ def need_dispatch_compiler(library: Path) -> None:
     descriptor = library.with_name("soc_descriptor.yaml").read_text()
     if "blackhole" not in descriptor.lower():
         raise TtkernError(f"{library}: without SFPI only a Blackhole runs in fast dispatch; this is another chip")
-    if shutil.which("riscv64-unknown-elf-g++") is None or not glob.glob("/usr/riscv64-linux-gnu/include/c++/*"):
+    if shutil.which(GXX) is None or not glob.glob("/usr/riscv64-linux-gnu/include/c++/*"):
         raise TtkernError(f"target 'simulated' on ttsim needs SFPI, or a RISC-V GCC: apt install {CROSS}")
