@@ -113,6 +113,9 @@ def check(
         int | None, typer.Option(help="Tokens that the KV pool holds.", show_default="max-model-len")
     ] = None,
     trace_region_size: Annotated[int, typer.Option(help="Bytes of DRAM for traces, on a simulator.")] = 1 << 30,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Check again, even if nothing has changed since the last time.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Ask real ttnn whether every op and the whole decoder are legal and fit; no weights are needed.
@@ -139,7 +142,7 @@ def check(
         kv_cache_tokens,
         trace_region_size if target == "simulated" else 0,
     )
-    if not run_check(options, as_json=json):
+    if not run_check(options, as_json=json, fresh=fresh):
         raise typer.Exit(1)
 
 

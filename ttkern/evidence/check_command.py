@@ -15,12 +15,14 @@ from rich.progress import track as show_progress
 
 from ttkern.engine.runner import RunnerConfig
 from ttkern.errors import TtkernError
-from ttkern.evidence.legality import check
+from ttkern.evidence.legality import Report, Track, check
 from ttkern.evidence.legality_table import show, show_traces
+from ttkern.evidence.stored import fingerprint, load, save
 from ttkern.evidence.tracing import check_traces
 from ttkern.model.config import ModelConfig
 from ttkern.model.presets import preset
 from ttkern.targets import open_target
+from ttkern.targets.real.library import find_ttnn
 
 # What is asked of each target: the mock board about legality and memory, a simulator about traces.
 CHECKS: dict[str, tuple[Callable[..., Any], Callable[..., None]]] = {
@@ -56,8 +58,12 @@ class CheckOptions:
                 raise TtkernError(f"--{name} is {getattr(self, option)}; it must be at least 1")
 
 
-def run_check(options: CheckOptions, *, as_json: bool) -> bool:
-    """Check and print; whether everything was accepted. Raises TtkernError for options that cannot be checked."""
+def run_check(options: CheckOptions, *, as_json: bool, fresh: bool = False) -> bool:
+    """Check and print; whether everything was accepted.
+
+    On the mock board a report is kept and shown again while nothing that it was made from has changed; `fresh` checks
+    again. Raises TtkernError for options that cannot be checked.
+    """
     console = Console(stderr=True)
     folder = Path(options.model)
     config = ModelConfig.from_folder(folder) if folder.is_dir() else preset(options.model)
@@ -75,18 +81,31 @@ def run_check(options: CheckOptions, *, as_json: bool) -> bool:
 
     run, table = CHECKS[options.target]
     out = _own_stdout()
-    target = open_target(options.target, trace_region_size=options.trace_region_size)
-    try:
-        if options.target == "simulated" and not target.has_trace:
-            raise TtkernError("the simulator that TT_METAL_SIMULATOR names has no traces; ttsim's libttsim.so has")
-        report = run(target, options.model, config, limits, options.weight_dtype, track)
-    finally:
-        target.close()
+    key = fingerprint(find_ttnn(options.target), options, config)
+    report = None if fresh or options.target != "mock" else load(Report, key)
+    if report is not None:
+        console.print(f"sources and options are those of {report.measured}: its report; --fresh checks again")
+    else:
+        report = _run(options, run, config, limits, track)
+        if options.target == "mock":
+            save(report, key)
     if as_json:
         print(json.dumps(report.as_dict()), file=out, flush=True)
     else:
         table(report, Console(file=out))
     return bool(report.ok)
+
+
+def _run(
+    options: CheckOptions, run: Callable[..., Any], config: ModelConfig, limits: RunnerConfig, track: Track
+) -> Any:
+    target = open_target(options.target, trace_region_size=options.trace_region_size)
+    try:
+        if options.target == "simulated" and not target.has_trace:
+            raise TtkernError("the simulator that TT_METAL_SIMULATOR names has no traces; ttsim's libttsim.so has")
+        return run(target, options.model, config, limits, options.weight_dtype, track)
+    finally:
+        target.close()
 
 
 def _own_stdout() -> TextIO:

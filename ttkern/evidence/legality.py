@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from ops import all_ops
@@ -22,6 +23,8 @@ from ttkern.targets import Target
 from ttkern.targets.proxy import Proxy
 
 WARM_CALLS = 5
+# Reading the allocator takes 2 ms. Layers of a kind use the same memory, and so many calls hold every kind of layer.
+WATCHED_CALLS = 512
 GIB = 1 << 30
 Track = Callable[[Iterable[Any], str], Iterable[Any]]
 
@@ -75,12 +78,14 @@ class Memory:
 class Report:
     """Everything that `ttkern check` found.
 
+    measured    when, as an ISO 8601 time
     layers      how many layers the paths ran: the model's, or one of each kind where the whole does not fit
     refused     ttnn's own words for what the decoder was refused, None where it was accepted
     does_not_fit  ttnn's own words for what the whole model asked of memory, None where it fits
     """
 
     model: str = ""
+    measured: str = ""
     layers: int = 0
     ops: list[OpRow] = field(default_factory=list)
     paths: list[PathRow] = field(default_factory=list)
@@ -110,7 +115,8 @@ def check(
     target: Target, name: str, config: ModelConfig, limits: RunnerConfig, weight_dtype: str, track: Track
 ) -> Report:
     """Ops first, then the decoder; where the whole does not fit, one layer of each kind."""
-    report = Report(model=name, layers=config.num_hidden_layers, ops=check_ops(target, track))
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    report = Report(model=name, measured=now, layers=config.num_hidden_layers, ops=check_ops(target, track))
     try:
         report.paths, report.memory = check_decoder(target, config, limits, weight_dtype, track)
     except (RuntimeError, TypeError) as error:
@@ -226,11 +232,11 @@ class Spy:
         self.ttnn = Proxy(real, self._around)
         self._times: dict[str, list[float]] | None = None
         self._watch: Callable[[], int] = lambda: 0
-        self._highest = 0
+        self._highest = self._watched = 0
 
     def start(self, watch: Callable[[], int]) -> None:
-        """Begin; `watch` reads the memory in use and is called after every call, outside its time."""
-        self._times, self._watch, self._highest = {}, watch, 0
+        """Begin; `watch` reads the memory in use, after each of the first WATCHED_CALLS calls, outside their time."""
+        self._times, self._watch, self._highest, self._watched = {}, watch, 0, 0
 
     def stop(self) -> tuple[list[CallRow], int]:
         """Rows by total time, and the most memory that was seen in use."""
@@ -244,5 +250,7 @@ class Spy:
         begin = time.perf_counter()
         result = function(*args, **kwargs)
         self._times.setdefault(name, []).append(time.perf_counter() - begin)
-        self._highest = max(self._highest, self._watch())
+        if self._watched < WATCHED_CALLS:
+            self._watched += 1
+            self._highest = max(self._highest, self._watch())
         return result

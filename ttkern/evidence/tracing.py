@@ -6,6 +6,7 @@ numbers are nobody's, and device time means nothing.
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -115,6 +116,7 @@ def _fill(
         if missing:
             for path, size in _layer_bytes(target, few, weights, limits, kind, sizes).items():
                 full[path] += missing * size
+    gc.collect()  # buffers of the layers captured a second time; nothing may come or go between the replays
     report.region = sum(full.values())
     before = _used(target, "DRAM") + _used(target, "L1")
     for path, trace, call in track(_steps(runner), "replaying"):

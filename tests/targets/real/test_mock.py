@@ -99,7 +99,8 @@ def run(cwd: Path, *command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_every_op_and_the_decoder_are_accepted(folder: Path, tmp_path: Path) -> None:
     """Ops at all named cases, the 27B's among them; then a whole decoder, every path of it."""
-    done = run(tmp_path, "-m", "ttkern.cli", "check", "--model", str(folder), "--chunk-tokens", "256", "--json")
+    command = ("-m", "ttkern.cli", "check", "--model", str(folder), "--chunk-tokens", "256", "--json")
+    done = run(tmp_path, *command, "--fresh")
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout)
     assert report["ok"]
@@ -112,6 +113,9 @@ def test_every_op_and_the_decoder_are_accepted(folder: Path, tmp_path: Path) -> 
     assert 0 < memory["weights"] < memory["peak"] < memory["total"]
     assert memory["largest_kv_cache_tokens"] > memory["kv_cache_tokens"] == 8192
     assert list(tmp_path.iterdir()) == [], "ttnn wrote into the working directory"
+    again = run(tmp_path, *command)
+    assert json.loads(again.stdout) == report
+    assert "sources and options are those of" in again.stderr
 
 
 @needs_ttnn
