@@ -19,10 +19,8 @@ from ttkern.targets.emulated.dispatch import OPS
 os.environ.setdefault("TT_METAL_LOGS_PATH", tempfile.mkdtemp())  # else importing it may write where the tests run
 ttnn = pytest.importorskip("ttnn")
 
-NO_GOLDEN = {
-    "to_memory_config": "its golden returns the input: there is nothing to compute",
-    "to_layout": "its golden returns the input: there is nothing to compute",
-}
+NO_GOLDEN = {"to_memory_config": "its golden returns the input: where a tensor lies has no values to compare"}
+LAYOUTS = st.sampled_from(["ROW_MAJOR_LAYOUT", "TILE_LAYOUT"])
 
 
 @dataclass
@@ -38,7 +36,7 @@ class On:
 class Call:
     """One call: arguments of both, and what only the device or only the golden is told.
 
-    compare maps the golden's result to what the device gives, where the two differ in form.
+    golden_args are the golden's positional arguments where it takes them in another form.
     """
 
     args: list[Any]
@@ -46,7 +44,6 @@ class Call:
     device_only: dict[str, Any] = field(default_factory=dict)
     golden_only: dict[str, Any] = field(default_factory=dict)
     golden_args: list[Any] | None = None
-    compare: Callable[[Any], Any] = lambda result: result
 
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -58,15 +55,32 @@ def normal(draw: Draw, *shape: int, scale: float = 1.0) -> torch.Tensor:
     return torch.randn(shape, generator=generator) * scale
 
 
+def broadcast(draw: Draw, shape: list[int], count: int) -> list[On]:
+    """Tensors of a shape, any axis of any of them 1."""
+    return [On(normal(draw, *(1 if draw(st.booleans()) else n for n in shape))) for _ in range(count)]
+
+
+def activation(library: Any, name: str) -> Any:
+    kind = getattr(library.UnaryOpType, name)
+    return library.UnaryWithParam(kind, 1.0, 20.0) if name == "SOFTPLUS" else kind
+
+
 def binary(draw: Draw) -> Call:
-    shape = [draw(st.integers(1, 3)), draw(dims), draw(dims)]
-    other = [1 if draw(st.booleans()) else n for n in shape]
-    names = draw(st.lists(st.sampled_from(["SIGMOID", "SILU"]), max_size=1))
+    args = broadcast(draw, [draw(st.integers(1, 3)), draw(dims), draw(dims)], 2)
+    names = draw(st.lists(st.sampled_from(["SIGMOID", "SILU", "SOFTPLUS"]), max_size=2))
     where = draw(st.sampled_from(["activations", "input_tensor_a_activations", "input_tensor_b_activations"]))
-    on = [getattr(open_target("emulated").ttnn.UnaryOpType, n) for n in names]
-    off = [getattr(ttnn.UnaryOpType, n) for n in names]
-    args = [On(normal(draw, *shape)), On(normal(draw, *other))]
-    return Call(args, device_only={where: on} if names else {}, golden_only={where: off} if names else {})
+    emulated = open_target("emulated").ttnn
+    return Call(
+        args,
+        device_only={where: [activation(emulated, n) for n in names]} if names else {},
+        golden_only={where: [activation(ttnn, n) for n in names]} if names else {},
+    )
+
+
+def whole(draw: Draw) -> Call:
+    """int32, products within the 24 bits that float32 keeps."""
+    shape, generator = (draw(dims), draw(dims)), torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    return Call([On(torch.randint(-4095, 4096, shape, generator=generator), "int32") for _ in range(2)])
 
 
 def scalar(draw: Draw) -> Call:
@@ -83,8 +97,9 @@ def addcmul(draw: Draw) -> Call:
 
 
 def where(draw: Draw) -> Call:
-    shape = (draw(dims), draw(dims))
-    return Call([On((normal(draw, *shape) > 0).float()), On(normal(draw, *shape)), On(normal(draw, *shape))])
+    """Any predicate but 0 is true, a negative one too."""
+    predicate, *branches = broadcast(draw, [draw(st.integers(1, 3)), draw(dims), draw(dims)], 3)
+    return Call([On(predicate.value.round()), *branches])
 
 
 def typecast(draw: Draw) -> Call:
@@ -92,6 +107,13 @@ def typecast(draw: Draw) -> Call:
     value = On(normal(draw, draw(dims), draw(dims), scale=50.0))
     emulated = open_target("emulated").ttnn
     return Call([value], device_only={"dtype": getattr(emulated, to)}, golden_only={"dtype": getattr(ttnn, to)})
+
+
+def to_layout(draw: Draw) -> Call:
+    """There and here again; padding must not show."""
+    emulated, to = open_target("emulated").ttnn, draw(LAYOUTS)
+    value = On(normal(draw, draw(st.integers(1, 3)), draw(dims), draw(dims)), layout=draw(LAYOUTS))
+    return Call([value], device_only={"layout": getattr(emulated, to)})
 
 
 def copy(draw: Draw) -> Call:
@@ -102,26 +124,31 @@ def copy(draw: Draw) -> Call:
 def reshape(draw: Draw) -> Call:
     a, b, c = draw(st.integers(1, 6)), draw(dims), draw(dims)
     shape = draw(st.sampled_from([(1, a * b, c), (a * c, b), (b, a, c), (a * b * c,), (a, -1, c)]))
-    return Call([On(normal(draw, a, b, c), layout="ROW_MAJOR_LAYOUT"), shape])
+    return Call([On(normal(draw, a, b, c), layout=draw(LAYOUTS)), shape])
 
 
 def slice_(draw: Draw) -> Call:
     shape = [draw(st.integers(1, 4)), draw(dims), draw(dims)]
     start = [draw(st.integers(0, n - 1)) for n in shape]
     end = [draw(st.integers(lo + 1, n)) for lo, n in zip(start, shape, strict=True)]
-    return Call([On(normal(draw, *shape), layout="ROW_MAJOR_LAYOUT"), start, end])
+    step = [draw(st.integers(1, 3)) for _ in shape]
+    return Call([On(normal(draw, *shape), layout=draw(LAYOUTS)), start, end, step])
 
 
 def concat(draw: Draw) -> Call:
     axis = draw(st.integers(0, 2))
     shape = [draw(st.integers(1, 4)), draw(dims), draw(dims)]
     parts = [[n if i != axis else draw(dims) for i, n in enumerate(shape)] for _ in range(draw(st.integers(1, 4)))]
-    return Call([[On(normal(draw, *part)) for part in parts]], {"dim": draw(st.sampled_from([axis, axis - 3]))})
+    layout = draw(LAYOUTS)
+    return Call(
+        [[On(normal(draw, *part), layout=layout) for part in parts]], {"dim": draw(st.sampled_from([axis, axis - 3]))}
+    )
 
 
 def permute(draw: Draw) -> Call:
     shape = [draw(st.integers(1, 5)) for _ in range(2)] + [draw(dims), draw(dims)]
-    return Call([On(normal(draw, *shape)), tuple(draw(st.permutations(range(4))))])
+    axes = tuple(axis - draw(st.sampled_from([0, 4])) for axis in draw(st.permutations(range(4))))
+    return Call([On(normal(draw, *shape), layout=draw(LAYOUTS)), axes])
 
 
 def transpose(draw: Draw) -> Call:
@@ -134,6 +161,8 @@ def linear(draw: Draw) -> Call:
     call = matmul_of(draw, rows, inner, columns)
     if draw(st.booleans()):
         call.both["bias"] = On(normal(draw, 1, columns))
+    if draw(st.booleans()):
+        call.both["activation"] = draw(st.sampled_from(["silu", "sigmoid"]))
     return call
 
 
@@ -142,15 +171,18 @@ def matmul(draw: Draw) -> Call:
 
 
 def matmul_of(draw: Draw, rows: int, inner: int, columns: int) -> Call:
-    return Call([On(normal(draw, draw(st.integers(1, 3)), rows, inner)), On(normal(draw, inner, columns))])
+    batch = draw(st.integers(1, 3))
+    lead = draw(st.sampled_from([(), (1,), (batch,)]))
+    return Call([On(normal(draw, batch, rows, inner)), On(normal(draw, *lead, inner, columns))])
 
 
 def rms_norm(draw: Draw) -> Call:
-    width = draw(dims)
-    both = {"epsilon": draw(st.sampled_from([1e-6, 1e-2])), "weight": On(normal(draw, 1, width))}
-    if draw(st.booleans()):
-        both["bias"] = On(normal(draw, 1, width))
-    return Call([On(normal(draw, draw(dims), width))], both)
+    rows, width = draw(dims), draw(dims)
+    both: dict[str, Any] = {"epsilon": draw(st.sampled_from([1e-6, 1e-2]))}
+    for name, height in (("weight", 1), ("bias", 1), ("residual_input_tensor", rows)):
+        if draw(st.booleans()):
+            both[name] = On(normal(draw, height, width))
+    return Call([On(normal(draw, rows, width))], both)
 
 
 def sum_(draw: Draw) -> Call:
@@ -159,20 +191,26 @@ def sum_(draw: Draw) -> Call:
 
 
 def argmax(draw: Draw) -> Call:
-    value = On(normal(draw, 1, draw(dims), draw(dims)), layout="ROW_MAJOR_LAYOUT")
-    return Call([value], {"dim": -1, "keepdim": draw(st.booleans())})
+    value = On(normal(draw, draw(st.integers(1, 3)), draw(dims), draw(dims)), layout="ROW_MAJOR_LAYOUT")
+    return Call([value], {"dim": draw(st.integers(-3, 2)), "keepdim": draw(st.booleans())})
 
 
 def embedding(draw: Draw) -> Call:
     rows, width, count = draw(dims), draw(dims), draw(dims)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    ids = torch.randint(0, rows, (1, count), generator=generator)
+    ids = torch.randint(0, rows, (draw(st.integers(1, 3)), count), generator=generator)
     table = On(normal(draw, rows, width).bfloat16().float(), "bfloat16", "ROW_MAJOR_LAYOUT")
-    return Call([On(ids, "uint32", "ROW_MAJOR_LAYOUT"), table])
+    layout = getattr(open_target("emulated").ttnn, draw(LAYOUTS))
+    return Call([On(ids, "uint32", "ROW_MAJOR_LAYOUT"), table], device_only={"layout": layout})
 
 
-def delta_inputs(draw: Draw, tokens: int, rank: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    key_heads, group, dim = draw(st.integers(1, 2)), draw(st.integers(1, 3)), 32
+def optional(draw: Draw, **choices: Any) -> dict[str, Any]:
+    """Some of the keyword arguments."""
+    return {name: value for name, value in choices.items() if draw(st.booleans())}
+
+
+def delta_inputs(draw: Draw, tokens: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    key_heads, group, dim = draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.sampled_from([32, 64]))
     batch, heads = draw(st.integers(1, 2)), key_heads * group
     q, k = normal(draw, batch, tokens, key_heads, dim), normal(draw, batch, tokens, key_heads, dim)
     v, state = normal(draw, batch, tokens, heads, dim), normal(draw, batch, heads, dim, dim)
@@ -183,11 +221,11 @@ def delta_inputs(draw: Draw, tokens: int, rank: int) -> tuple[list[torch.Tensor]
 
 def chunk_gated_delta_rule(draw: Draw) -> Call:
     """The device takes raw q and k, flat, and norms them; the golden is told to."""
-    parts, state = delta_inputs(draw, 32 * draw(st.integers(1, 3)), 3)
+    parts, state = delta_inputs(draw, 32 * draw(st.integers(1, 3)))
     flat = [On(t.flatten(2)) for t in parts[:3]] + [On(t) for t in parts[3:]]
     return Call(
         flat,
-        {"initial_state": On(state), "output_final_state": True},
+        optional(draw, initial_state=On(state), output_final_state=True, output_head_major=True, scale=0.3),
         device_only={"chunk_size": 32},
         golden_only={"use_qk_l2norm": True, "chunk_size": 32},
         golden_args=[On(t) for t in parts],
@@ -195,41 +233,49 @@ def chunk_gated_delta_rule(draw: Draw) -> Call:
 
 
 def fused_recurrent_gated_delta_rule(draw: Draw) -> Call:
-    parts, state = delta_inputs(draw, draw(st.integers(1, 4)), 4)
+    parts, state = delta_inputs(draw, draw(st.integers(1, 4)))
     parts[:2] = [torch.nn.functional.normalize(t, dim=-1) for t in parts[:2]]
-    return Call([On(t) for t in parts], {"initial_state": On(state), "output_final_state": True})
+    return Call([On(t) for t in parts], optional(draw, initial_state=On(state), output_final_state=True, scale=0.3))
 
 
-def paged(draw: Draw) -> tuple[int, int, int, int, On, On, int]:
-    """Head counts, head width, block size, K and V caches, and the number of blocks."""
-    kv_heads, group, dim, block, blocks = draw(st.integers(1, 2)), draw(st.integers(1, 3)), 32, 32, 16
+def paged(draw: Draw) -> tuple[int, int, int, int, On, On]:
+    """Query heads, head width, block size, number of blocks, and K and V caches."""
+    kv_heads, group, blocks = draw(st.integers(1, 2)), draw(st.integers(1, 3)), 16
+    dim, block = draw(st.sampled_from([32, 64])), draw(st.sampled_from([32, 64]))
     k, v = (On(normal(draw, blocks, kv_heads, block, dim)) for _ in range(2))
-    return kv_heads * group, dim, block, blocks, k, v, kv_heads
+    return kv_heads * group, dim, block, blocks, k, v
+
+
+def row_major(values: list[Any]) -> On:
+    return On(torch.tensor(values, dtype=torch.int32), "int32", "ROW_MAJOR_LAYOUT")
 
 
 def chunked_scaled_dot_product_attention(draw: Draw) -> Call:
-    heads, dim, _, blocks, k, v, _ = paged(draw)
+    heads, dim, _, blocks, k, v = paged(draw)
     tokens, start = 32 * draw(st.integers(1, 4)), 32 * draw(st.integers(0, 4))
-    table = torch.tensor([draw(st.permutations(range(blocks)))[:8]], dtype=torch.int32)
-    args = [On(normal(draw, 1, heads, tokens, dim)), k, v, On(table, "int32", "ROW_MAJOR_LAYOUT"), start]
-    return Call(args)
+    table = row_major([draw(st.permutations(range(blocks)))[:8]])
+    both = optional(draw, scale=0.3)
+    both.update(draw(st.sampled_from([{"chunk_start_idx": start}, {"chunk_start_idx_tensor": row_major([start])}])))
+    return Call([On(normal(draw, 1, heads, tokens, dim)), k, v, table], both)
 
 
 def paged_scaled_dot_product_attention_decode(draw: Draw) -> Call:
-    heads, dim, block, blocks, k, v, _ = paged(draw)
-    rows = draw(st.integers(1, 2))
-    table = torch.tensor(draw(st.permutations(range(blocks))), dtype=torch.int32)[: rows * 8].view(rows, 8)
-    positions = torch.tensor([draw(st.integers(0, 8 * block - 1)) for _ in range(rows)], dtype=torch.int32)
-    args = [On(normal(draw, 1, rows, heads, dim)), k, v, On(table, "int32", "ROW_MAJOR_LAYOUT")]
-    return Call(args, {"cur_pos_tensor": On(positions, "int32", "ROW_MAJOR_LAYOUT")})
+    """A position of -1 is a row without a sequence."""
+    heads, dim, block, blocks, k, v = paged(draw)
+    rows, order = draw(st.integers(1, 2)), draw(st.permutations(range(blocks)))
+    table = row_major([order[8 * row : 8 * row + 8] for row in range(rows)])
+    positions = row_major([draw(st.integers(-1, 8 * block - 1)) for _ in range(rows)])
+    both = {"cur_pos_tensor": positions, **optional(draw, scale=0.3)}
+    return Call([On(normal(draw, 1, rows, heads, dim)), k, v, table], both)
 
 
 CALLS: dict[str, list[Callable[[Draw], Call]]] = {
-    **{name: [binary, scalar] for name in ("add", "subtract", "multiply")},
+    **{name: [binary, scalar, whole] for name in ("add", "subtract", "multiply")},
     **{name: [unary] for name in ("sigmoid", "silu", "exp", "clone")},
     "addcmul": [addcmul],
     "where": [where],
     "typecast": [typecast],
+    "to_layout": [to_layout],
     "copy": [copy],
     "reshape": [reshape],
     "slice": [slice_],
@@ -293,7 +339,7 @@ def both(name: str, call: Call, *, exact: bool) -> tuple[list[torch.Tensor], lis
     want = golden(*each(args, held), **each({**call.both, **call.golden_only}, held))
     tensors = [here.to_torch(t) for t in (got if isinstance(got, tuple) else (got,))]
     wanted = list(want) if isinstance(want, tuple) else [want]
-    return tensors, wanted
+    return tensors, [value for value in wanted if value is not None]
 
 
 @pytest.mark.parametrize(("name", "make"), [(name, make) for name, makes in CALLS.items() for make in makes])
@@ -307,7 +353,10 @@ def test_exact_mode_is_the_golden(name: str, make: Callable[[Draw], Call], data:
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=2e-5, atol=2e-5 * scale)
 
 
-@pytest.mark.parametrize("name", ["add", "multiply", "silu", "addcmul", "linear", "rms_norm", "sum"])
+ROUNDED = ["add", "subtract", "multiply", "sigmoid", "silu", "exp", "addcmul", "linear", "matmul", "rms_norm", "sum"]
+
+
+@pytest.mark.parametrize("name", ROUNDED)
 @settings(max_examples=15)
 @given(data=st.data())
 def test_bfloat16_is_the_golden_rounded_once(name: str, data: Any) -> None:
@@ -333,7 +382,26 @@ def test_typecast_rounds_as_the_golden(to: str) -> None:
     assert torch.equal(got.float(), want.float())
 
 
+INT32 = On(torch.tensor([[2**24 + 1]]), "int32")
+NEGATIVE = On(torch.tensor([[-1.5]]))
+SIX = On(torch.arange(6.0).view(2, 3), layout="ROW_MAJOR_LAYOUT")
+UINT32 = {"dtype": open_target("emulated").ttnn.uint32}, {"dtype": ttnn.uint32}
+DIFFERENCES = {
+    "int32 passes through float32": ("add", Call([INT32, On(torch.tensor([[0]]), "int32")])),
+    "a negative does not saturate to 0 as uint32": ("typecast", Call([NEGATIVE], {}, *UINT32)),
+    "keepdim is dropped without dim": ("argmax", Call([SIX], {"keepdim": True})),
+    "a result of rank 0 in TILE raises IndexError": ("sum", Call([On(SIX.value)])),
+}
+
+
+@pytest.mark.parametrize("why", DIFFERENCES)
+@pytest.mark.xfail(strict=True, raises=(AssertionError, IndexError), reason="known difference from the vendor")
+def test_known_differences(why: str) -> None:
+    got, want = both(*DIFFERENCES[why], exact=True)
+    assert [t.tolist() for t in got] == [t.tolist() for t in want]
+
+
 def test_every_op_has_a_golden_here_or_none_at_the_vendors() -> None:
     untested = [name for name in OPS if name not in CALLS and name not in NO_GOLDEN and golden_of(name) is not None]
     assert untested == []
-    assert [name for name in CALLS if golden_of(name) is None] == []
+    assert [name for name in (*CALLS, *NO_GOLDEN) if name not in OPS or golden_of(name) is None] == []

@@ -1,6 +1,6 @@
 """The layers as one writes them first: what host-time ratios are taken against. Nothing here is to be tuned.
 
-Shapes are the 27B's on one chip. The GDN layer is 34 ttnn calls. The attention layer is written the same way: one
+Shapes are the 27B's on one chip. The GDN layer is 45 ttnn calls. The attention layer is written the same way: one
 projection each, q and k normed, the rotary part cut out, rotated and put back, a paged cache, the gate as a sigmoid.
 """
 
