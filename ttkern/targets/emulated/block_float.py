@@ -20,12 +20,12 @@ def round_to_block_float(values: torch.Tensor, mantissa_bits: int) -> torch.Tens
     exponent = (bits >> 23) & 0xFF
     mantissa = torch.where(exponent == 0, 0, (bits & 0x7FFFFF) | 0x800000)  # 24 bits, the hidden one included
     shared = exponent.amax(dim=-1, keepdim=True)
+    # The packer shifts to the shared exponent first, and what falls off there has no say in the rounding.
+    mantissa = mantissa >> (shared - exponent).clamp(max=31)
     # The hidden bit of the largest element lands on the top magnitude bit.
-    drop = (24 - mantissa_bits) + (shared - exponent)
-    drop = drop.clamp(max=30)
+    drop = 24 - mantissa_bits
     floor = mantissa >> drop
-    rest = mantissa - (floor << drop)
-    half = torch.ones_like(rest) << (drop - 1)
+    rest, half = mantissa - (floor << drop), 1 << (drop - 1)
     up = (rest > half) | ((rest == half) & ((floor & 1) == 1))
     magnitude = (floor + up.to(torch.int32)).clamp(max=(1 << mantissa_bits) - 1)
     scale = torch.exp2((shared - 127 - (mantissa_bits - 1)).to(torch.float64))

@@ -34,8 +34,11 @@ def to_layout(
 
 @op("typecast")
 def typecast(input_tensor: Tensor, dtype: DataType, *, memory_config: MemoryConfig | None = None) -> Out:
-    """Another dtype, the same layout."""
-    return Out(input_tensor.logical, dtype, input_tensor.layout, memory_config)
+    """Another dtype, the same layout. Nothing negative is a uint32: it becomes 0."""
+    values = input_tensor.logical
+    if dtype is DataType.UINT32 and input_tensor.dtype is not DataType.UINT32:
+        values = values.clamp(min=0)
+    return Out(values, dtype, input_tensor.layout, memory_config)
 
 
 @op("to_memory_config")
@@ -185,4 +188,6 @@ def argmax(
     need_dtype("argmax", "input_tensor", input_tensor, DataType.BFLOAT16, DataType.FLOAT32)
     values = input_tensor.f32
     index = values.argmax() if dim is None else values.argmax(dim=dim, keepdim=keepdim)
+    if dim is None and keepdim:
+        index = index.view([1] * values.ndim)
     return Out(index, DataType.UINT32, Layout.ROW_MAJOR, memory_config)

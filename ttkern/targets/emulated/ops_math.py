@@ -38,6 +38,11 @@ def activate(values: torch.Tensor, activations: Activations) -> torch.Tensor:
     return values
 
 
+def _operand(tensor: Tensor) -> torch.Tensor:
+    """Floats in float32, whole numbers as they are: float32 holds them to 2^24 only."""
+    return tensor.f32 if tensor.dtype.is_float else tensor.logical
+
+
 def _binary(name: str, combine: Callable[[torch.Tensor, Any], torch.Tensor]) -> None:
     def run(
         input_tensor_a: Tensor,
@@ -52,10 +57,10 @@ def _binary(name: str, combine: Callable[[torch.Tensor, Any], torch.Tensor]) -> 
     ) -> Any:
         a = input_tensor_a
         need_layout(name, "input_tensor_a", a, Layout.TILE)
-        x = activate(a.f32, input_tensor_a_activations)
+        x = activate(_operand(a), input_tensor_a_activations)
         if isinstance(input_tensor_b, Tensor):
             need_layout(name, "input_tensor_b", input_tensor_b, Layout.TILE)
-            y: Any = activate(input_tensor_b.f32, input_tensor_b_activations)
+            y: Any = activate(_operand(input_tensor_b), input_tensor_b_activations)
         else:
             y = input_tensor_b
         try:
@@ -176,7 +181,8 @@ def _matmul(
     if a.shape[-1] % TILE:
         # torch's bfloat16 product of views reads past the inner width, and 0 times poison is not 0.
         x, w = x.contiguous(), w.contiguous()
-    if x.dtype is torch.bfloat16 and w.dtype is torch.bfloat16 and declared is DataType.BFLOAT16 and bias is None:
+    plain = bias is None and activation is None and declared is DataType.BFLOAT16
+    if plain and x.dtype is torch.bfloat16 and w.dtype is torch.bfloat16:
         y = x @ w  # float32 accumulation, one rounding: torch's bfloat16 product on a CPU
     else:
         y = x.float() @ w.float()

@@ -7,6 +7,7 @@ Tensor ---- lease ---- a range of the device's memory; several views share it; f
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -122,7 +123,9 @@ class Tensor:
         data = self.cell.data
         if self.aligned:
             return data
-        return data[..., : self.shape[-2], : self.shape[-1]] if len(self.shape) > 1 else data[0, : self.shape[0]]
+        if len(self.shape) > 1:
+            return data[..., : self.shape[-2], : self.shape[-1]]
+        return data[0, : self.shape[0]] if self.shape else data[0, 0]
 
     @property
     def f32(self) -> torch.Tensor:
@@ -145,7 +148,7 @@ def padded(shape: Shape, layout: Layout) -> Shape:
     """The shape that lies in memory."""
     if layout is Layout.ROW_MAJOR:
         return shape
-    rows = shape[-2:] if len(shape) > 1 else (1, *shape)  # a vector is one row of a tile
+    rows = (1, 1, *shape)[-2:]  # a vector is one row of a tile
     return (*shape[:-2], *(-(-n // TILE) * TILE for n in rows))
 
 
@@ -177,7 +180,7 @@ def store(values: torch.Tensor, dtype: DataType, layout: Layout, *, exact: bool,
     if len(shape) > 1:
         buffer[..., : shape[-2], : shape[-1]] = rounded
     else:
-        buffer[0, : shape[0]] = rounded
+        buffer[0, : math.prod(shape)] = rounded
     return buffer
 
 
