@@ -24,6 +24,7 @@ FOLDERS = (
     "lm_head",
     "argmax",
     "gdn_layer",
+    "gdn_snapshot",
     "attention_layer",
 )
 

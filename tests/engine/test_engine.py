@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ttkern.engine.engine import Engine, EngineConfig
+from ttkern.engine.config import EngineConfig
+from ttkern.engine.engine import Engine
 from ttkern.engine.request import Request, RequestOutput, SamplingParams, merge_outputs
 from ttkern.engine.stub_runner import StubRunner, expected_tokens
 from ttkern.errors import TtkernError

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ttkern.engine.engine import Engine, EngineConfig
+from ttkern.engine.config import EngineConfig
+from ttkern.engine.engine import Engine
 from ttkern.engine.request import Request, SamplingParams
 from ttkern.engine.stub_runner import expected_tokens
 from ttkern.errors import TtkernError

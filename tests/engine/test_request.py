@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from ttkern.engine.engine import Engine, EngineConfig
+from ttkern.engine.config import EngineConfig
+from ttkern.engine.engine import Engine
 from ttkern.engine.planner import CostTable
 from ttkern.engine.request import Request, RequestError, SamplingParams
 from ttkern.engine.stub_runner import StubRunner

@@ -158,7 +158,7 @@ def test_9b_preset_has_the_shapes_of_transformers_defaults() -> None:
 def test_an_unknown_preset_is_answered_with_the_known_ones() -> None:
     with pytest.raises(TtkernError, match=r"'qwen4'.*qwen3\.5-9b, qwen3\.6-27b"):
         preset("qwen4")
-    assert set(PRESETS) == {"qwen3.5-9b", "qwen3.6-27b"}
+    assert set(PRESETS) == {"qwen3.5-9b", "qwen3.6-27b", "small"}
 
 
 def test_tied_where_either_place_says_so() -> None:

@@ -19,7 +19,8 @@ import tokenizers
 import uvicorn
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from ttkern.engine.engine import Engine, EngineConfig
+from ttkern.engine.config import EngineConfig
+from ttkern.engine.engine import Engine
 from ttkern.engine.runner_protocol import DecodeRow, PrefillCall, PrefillResult, Sampled, SampleSpec, TokenLogprob
 from ttkern.engine.stub_runner import StubRunner
 from ttkern.model.chat_template import ChatTemplate

@@ -6,12 +6,13 @@ import logging
 import secrets
 from collections.abc import Iterable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from ttkern.engine.config import EngineConfig, EngineStats
 from ttkern.engine.kv_pool import KVPool
-from ttkern.engine.planner import CostTable, plan
+from ttkern.engine.planner import plan
+from ttkern.engine.prefix_cache import PrefixCache
 from ttkern.engine.request import (
     FinishReason,
     Request,
@@ -20,9 +21,11 @@ from ttkern.engine.request import (
     SamplingParams,
     merge_outputs,
 )
-from ttkern.engine.runner_protocol import DecodeRow, PrefillCall, Runner, Sampled
+from ttkern.engine.reuse import Reuse
+from ttkern.engine.runner_protocol import CorruptSnapshotError, DecodeRow, PrefillCall, Runner, Sampled
 from ttkern.engine.scheduler import Scheduler
 from ttkern.engine.sequence import Sequence
+from ttkern.engine.snapshot_store import SnapshotStore
 from ttkern.errors import TtkernError
 
 logger = logging.getLogger(__name__)
@@ -37,54 +40,6 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def decode(self, ids: Ids[int], skip_special_tokens: bool = True) -> str: ...
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """Limits below those that the runner is laid out for, whose own hold where None is given.
-
-    max_num_seqs   sequences that hold a slot at a time
-    max_model_len  tokens of a sequence, prompt and answer
-    num_blocks     KV blocks in use at a time
-    chunk_tokens   longest prefill step, so the longest wait of a running stream: the runner's chunk or an exact bucket
-    costs          what prefill steps cost, for the planner; None: exact buckets first
-    """
-
-    max_num_seqs: int | None = None
-    max_model_len: int | None = None
-    num_blocks: int | None = None
-    chunk_tokens: int | None = None
-    costs: CostTable | None = None
-
-    def limit(self, name: str, runner: Runner) -> int:
-        """The value of `name`, checked against the runner's. Raises TtkernError."""
-        given, most = getattr(self, name), getattr(runner, name)
-        if given is None:
-            return most
-        if not 1 <= given <= most:
-            raise TtkernError(f"{name} is {given}; the runner is laid out for 1 to {most}")
-        return given
-
-
-@dataclass(frozen=True)
-class EngineStats:
-    """Gauges, and counters that only grow (num_*_tokens, num_preemptions).
-
-    num_prefilled_tokens counts what was computed: padding not, tokens prefilled again after a preemption each time.
-    """
-
-    num_running: int
-    num_waiting: int
-    num_used_blocks: int
-    num_blocks: int
-    num_prefilled_tokens: int
-    num_generated_tokens: int
-    num_preemptions: int
-
-    @property
-    def kv_cache_usage(self) -> float:
-        """Used part of the KV pool, 0 to 1."""
-        return self.num_used_blocks / self.num_blocks
 
 
 class Engine:
@@ -102,7 +57,17 @@ class Engine:
         self.max_model_len = self.config.limit("max_model_len", runner)
         self.chunk_tokens = self.config.limit("chunk_tokens", runner)
         self._pool = KVPool(self.config.limit("num_blocks", runner), runner.block_size)
-        self._scheduler = Scheduler(self._pool, self.max_num_seqs, self._planner(), runner.release)
+        caching = self.config.prefix_caching and runner.num_device_snapshots + runner.num_host_snapshots > 0
+        self._store = SnapshotStore(
+            runner.num_device_snapshots,
+            runner.num_host_snapshots,
+            runner.prefill_work,
+            runner.move_snapshot,
+            policy=self.config.snapshots,
+        )
+        self._cache = PrefixCache(self._pool, self.chunk_tokens, self._store)
+        self._reuse = Reuse(self._cache, enabled=caching, everywhere=self.config.snapshots == "lru")
+        self._scheduler = Scheduler(self._cache, self._reuse, self.max_num_seqs, self._planner(), runner.release)
         self._sequences: dict[str, Sequence] = {}
         self._num_prefilled_tokens = 0
         self._num_generated_tokens = 0
@@ -212,26 +177,40 @@ class Engine:
         sequences = list(self._scheduler.schedule_decode())
         if not sequences:
             return
-        rows = [_decode_row(sequence) for sequence in sequences]
+        places: list[int | None] = []
         try:
+            places += (self._reuse.place_for_decode(sequence) for sequence in sequences)
+            rows = [_decode_row(sequence, place) for sequence, place in zip(sequences, places, strict=True)]
             picked = self.runner.decode(rows)
         except Exception as error:
+            for place in places:
+                self._reuse.give_up(place)
             outputs += self._failed(sequences, error)
             return
-        for sequence, sampled in zip(sequences, picked, strict=True):
+        for sequence, place, sampled in zip(sequences, places, picked, strict=True):
+            self._reuse.decoded(sequence, place)
             outputs.append(self._take(sequence, sampled))
 
     def _prefill(self, outputs: list[RequestOutput]) -> None:
         sequence = self._scheduler.schedule_prefill()
         if sequence is None:
             return
-        call = self._prefill_call(sequence)
+        place = None
         try:
+            place = self._reuse.place_after(sequence, sequence.prefill_steps[sequence.num_steps_done])
+            call = self._prefill_call(sequence, place)
             result = self.runner.prefill(call)
+        except CorruptSnapshotError:
+            self._reuse.give_up(place)
+            self._reuse.corrupt(sequence)
+            self._scheduler.begin_again(sequence)
+            return
         except Exception as error:
+            self._reuse.give_up(place)
             outputs += self._failed([sequence], error)
             return
         sequence.num_steps_done += 1
+        self._reuse.prefilled(sequence, call.step, place, last=call.last)
         self._num_prefilled_tokens += call.step.length
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs += result.prompt_logprobs or ()
@@ -244,8 +223,9 @@ class Engine:
             outputs.append(self._finish(sequence, "length"))
 
     @staticmethod
-    def _prefill_call(sequence: Sequence) -> PrefillCall:
+    def _prefill_call(sequence: Sequence, place: int | None) -> PrefillCall:
         assert sequence.slot is not None
+        first = sequence.num_steps_done == 0
         step = sequence.prefill_steps[sequence.num_steps_done]
         last = step.end == len(sequence.token_ids)
         tokens = sequence.token_ids
@@ -259,6 +239,8 @@ class Engine:
             sample=sequence.sample_spec() if last and sequence.token_limit else None,
             prompt_logprobs=None if sequence.prompt_logprobs is None else sequence.params.prompt_logprobs,
             next_token=None if last else tokens[step.end],
+            restore_from=sequence.restoring.place if first and sequence.restoring is not None else None,
+            save_to=place,
         )
 
     def _take(self, sequence: Sequence, sampled: Sampled) -> RequestOutput:
@@ -313,11 +295,15 @@ class Engine:
         return EngineStats(
             num_running=len(scheduler.running) + (scheduler.prefilling is not None),
             num_waiting=len(scheduler.waiting),
-            num_used_blocks=self._pool.num_used,
+            num_used_blocks=self._pool.num_used - self._cache.num_idle,
             num_blocks=self._pool.num_blocks,
             num_prefilled_tokens=self._num_prefilled_tokens,
             num_generated_tokens=self._num_generated_tokens,
             num_preemptions=scheduler.num_preemptions,
+            num_idle_blocks=self._cache.num_idle,
+            num_snapshots=self._store.num_kept,
+            num_evicted_snapshots=self._store.num_evicted,
+            reuse=self._reuse.stats,
         )
 
     def check_integrity(self) -> None:
@@ -354,7 +340,7 @@ class Engine:
         return [merge_outputs(outputs) for outputs in parts.values()]
 
 
-def _decode_row(sequence: Sequence) -> DecodeRow:
+def _decode_row(sequence: Sequence, place: int | None) -> DecodeRow:
     assert sequence.slot is not None
     return DecodeRow(
         slot=sequence.slot,
@@ -362,4 +348,5 @@ def _decode_row(sequence: Sequence) -> DecodeRow:
         position=len(sequence.token_ids) - 1,
         block_table=sequence.block_table,
         sample=sequence.sample_spec(),
+        save_to=place,
     )

@@ -18,13 +18,23 @@ import numpy as np
 import torch
 
 from ttkern.engine.device_inputs import DeviceInput
-from ttkern.engine.runner_protocol import DecodeRow, PrefillCall, PrefillResult, Sampled, SampleSpec
+from ttkern.engine.runner_protocol import (
+    CorruptSnapshotError,
+    DecodeRow,
+    PrefillCall,
+    PrefillResult,
+    Sampled,
+    SampleSpec,
+)
 from ttkern.engine.sampling import sample, score
+from ttkern.engine.snapshots import DecodeRowState, Snapshots, flatten
 from ttkern.engine.traces import Trace
 from ttkern.errors import TtkernError
 from ttkern.model.decoder import HEAD_ROWS, DecodeInputs, Decoder, PrefillInputs, StoreInputs
+from ttkern.model.work import prefill_flops, state_bytes
 
 MIN_BUCKET = 128
+MAX_PLACES = 1 << 16  # of snapshots; no more than can be counted quickly
 Track = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
@@ -40,6 +50,8 @@ class RunnerConfig:
     kv_cache_dtype    ttnn dtype name of the KV cache
     pad_token_id      what stands in padded positions; the numbers do not depend on it
     max_masked_bucket largest padded step (at least the smallest exact bucket, so that every tail can run)
+    snapshot_bytes    host memory for states of prompts that may come again; 0 keeps none
+    snapshot_device_bytes  the same on the device
     """
 
     max_model_len: int
@@ -50,6 +62,8 @@ class RunnerConfig:
     kv_cache_dtype: str = "bfloat16"
     pad_token_id: int = 0
     max_masked_bucket: int = 0
+    snapshot_bytes: int = 0
+    snapshot_device_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.block_size < 32 or self.block_size & (self.block_size - 1):
@@ -130,6 +144,13 @@ class DeviceRunner:
             for masked, sizes in ((False, (config.chunk_tokens, *config.buckets)), (True, config.masked_buckets))
             for size in sizes
         }
+        self.snapshot_bytes = state_bytes(decoder.config)
+        self.num_device_snapshots = self._places(config.snapshot_device_bytes)
+        self.num_host_snapshots = self._places(config.snapshot_bytes)
+        self._snapshots = Snapshots(
+            self.target, flatten(self.state.prefill), self.num_device_snapshots, self.num_host_snapshots
+        )
+        self._row_state = DecodeRowState(decoder, self.state, config.max_num_seqs) if self.keeps_snapshots else None
         self._decode = Trace("decode", self.target, lambda: decoder.decode(self.decode_inputs.inputs, self.state))
         self._head = Trace("head", self.target, lambda: decoder.head(self._head_rows))
         self._finish = Trace("finish", self.target, self._finish_body)
@@ -140,6 +161,8 @@ class DeviceRunner:
             self._head,
             self._finish,
             self._reset,
+            *self._snapshots.traces,
+            *([self._row_state.trace] if self._row_state else []),
         ]
 
     def start(self, track: Track = lambda items, _: items) -> None:
@@ -150,6 +173,16 @@ class DeviceRunner:
         for trace in track(self.traces, "capturing traces"):
             trace.capture()
         self._reset.replay()
+
+    @property
+    def keeps_snapshots(self) -> bool:
+        """Whether there is a place for any."""
+        return self.num_device_snapshots + self.num_host_snapshots > 0
+
+    def _places(self, budget: int) -> int:
+        if not self.snapshot_bytes:  # a model without GDN layers has a state of no bytes
+            return self.num_blocks if budget else 0
+        return min(budget // self.snapshot_bytes, MAX_PLACES)
 
     def _device_zeros(self, shape: tuple[int, ...]) -> Any:
         ttnn = self.target.ttnn
@@ -164,14 +197,23 @@ class DeviceRunner:
 
     def prefill(self, call: PrefillCall) -> PrefillResult:
         """One step of one sequence's prefill; see `PrefillCall`."""
-        if call.fresh_state and self._dirty:
-            self._reset.replay()
+        if call.restore_from is not None:
+            self._snapshots.load(call.restore_from)
+        elif call.fresh_state:
+            self._snapshots.forget()
+            if self._dirty:
+                self._reset.replay()
         self._dirty = True
         step = self.steps[call.step.bucket, call.step.path == "masked_bucket"]
         step.refresh(call)
         step.body.replay()
+        if call.save_to is not None:
+            self._snapshots.save(call.save_to)
         sampled = None
         if call.last:
+            corrupt = self._snapshots.corrupt()
+            if corrupt is not None:
+                raise CorruptSnapshotError(corrupt)
             self._store_in.refresh(call.slot)
             logits, tokens = self._finish.replay()
             self._dirty = False
@@ -201,7 +243,18 @@ class DeviceRunner:
             raise ValueError(f"decode of rows {sorted(slots)}, but rows {sorted(self._decoding)} hold sequences")
         self.decode_inputs.refresh(rows)
         logits, tokens = self._decode.replay()
+        for row in rows:
+            if row.save_to is not None and self._row_state is not None:
+                self._snapshots.save_from(self._row_state.take(row.slot), row.save_to)
         return self._pick([row.sample for row in rows], logits, tokens, slots)
+
+    def move_snapshot(self, source: int, target: int) -> None:
+        """Spill a state from a place on the device to one in host memory."""
+        self._snapshots.move(source, target)
+
+    def prefill_work(self, num_tokens: int) -> float:
+        """Floating-point operations."""
+        return prefill_flops(self.decoder.config, num_tokens)
 
     def release(self, slot: int) -> None:
         """The slot's sequence is gone; a state half prefilled is zeroed before the next sequence begins."""

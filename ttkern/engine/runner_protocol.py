@@ -81,6 +81,8 @@ class PrefillCall:
     block_table      physical block ids in order of position, covering step.end tokens; the engine's own list, which
                      grows in place: read it during the call, do not keep it
     fresh_state      the state before this step is zero (first step of a prefill that resumes nothing)
+    restore_from     place of the snapshot that the state before this step is (first step of one that resumes)
+    save_to          place that the state after this step goes to
     last             the prefill ends here: the state goes to `slot`
     sample           how to pick the next token after the last step; None: none is wanted
     prompt_logprobs  None: none; N: score each following prompt token, with the N likeliest
@@ -96,6 +98,16 @@ class PrefillCall:
     sample: SampleSpec | None
     prompt_logprobs: int | None
     next_token: int | None
+    restore_from: int | None = None
+    save_to: int | None = None
+
+
+class CorruptSnapshotError(Exception):
+    """A snapshot's bytes in host memory are not those that were written. Nothing of its sequence may be used."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(f"the snapshot in place {place} is corrupt")
+        self.place = place
 
 
 @dataclass(frozen=True)
@@ -109,13 +121,17 @@ class PrefillResult:
 
 @dataclass(frozen=True)
 class DecodeRow:
-    """`token` is written at `position`, which block_table covers, and the one after it is picked."""
+    """`token` is written at `position`, which block_table covers, and the one after it is picked.
+
+    save_to: place that the state after this token goes to.
+    """
 
     slot: int
     token: int
     position: int
     block_table: Sequence[int]
     sample: SampleSpec
+    save_to: int | None = None
 
 
 class Runner(Protocol):
@@ -123,6 +139,8 @@ class Runner(Protocol):
 
     buckets         lengths of the exact steps below a chunk, powers of two, descending
     masked_buckets  padded lengths of the masked path, descending
+    num_device_snapshots, num_host_snapshots  places 0 .. for states on the device, then for states in host memory
+    snapshot_bytes  of one state
     """
 
     num_blocks: int
@@ -133,9 +151,24 @@ class Runner(Protocol):
     chunk_tokens: int
     buckets: tuple[int, ...]
     masked_buckets: tuple[int, ...]
+    num_device_snapshots: int
+    num_host_snapshots: int
+    snapshot_bytes: int
 
     def prefill(self, call: PrefillCall) -> PrefillResult:
-        """Run one step."""
+        """Run one step.
+
+        What was restored from host memory is verified beside the steps that follow: the last step raises
+        CorruptSnapshotError, and picks nothing, where it was not what had been written.
+        """
+        ...
+
+    def move_snapshot(self, source: int, target: int) -> None:
+        """Copy the state in one place to another."""
+        ...
+
+    def prefill_work(self, num_tokens: int) -> float:
+        """Work of prefilling so many tokens from the beginning, in any unit: what a state after them saves."""
         ...
 
     def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:

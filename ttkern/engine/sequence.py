@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ttkern.engine.detokenizer import Decodes, Detokenizer, StopStrings
 from ttkern.engine.request import FinishReason, Request
 from ttkern.engine.runner_protocol import PrefillStep, Sampled, SampleSpec
+
+if TYPE_CHECKING:
+    from ttkern.engine.prefix_cache import Node
+    from ttkern.engine.snapshot_store import Snapshot
 
 
 class Sequence:
@@ -16,6 +22,15 @@ class Sequence:
         token_ids    [ prompt | output          ]
         in the cache [ ............... ]          all but the newest token, once it runs
         block_table  [ b0 | b1 | .. | bn ]        blocks of block_size positions, in order
+        nodes        [ n0 | n1 ]                  the first of them that the prefix cache knows
+
+    words       token_ids again, as the cache looks them up
+    restoring   the snapshot that its first prefill step begins from
+    exact       what it computes is what a cold prefill would, bit for bit
+    verified    the bytes of the snapshot it began from are known to be good; nothing is published before
+    unpublished snapshots that were made before that
+    looked_up   it has been admitted before, and counted
+    save_at     how many ways on are known from each chunk border where a state is to be kept
 
     Preempted, it loses its blocks and its slot and keeps its tokens and text; prompt and output are then prefilled.
     """
@@ -30,7 +45,15 @@ class Sequence:
         self.token_limit = token_limit
         self.seed = seed
         self.slot: int | None = None
+        self.words = array("I", self.token_ids)
         self.block_table: list[int] = []
+        self.nodes: list[Node] = []
+        self.publishes = False
+        self.restoring: Snapshot | None = None
+        self.exact = self.verified = True
+        self.unpublished: list[Snapshot] = []
+        self.save_at: dict[int, int] = {}
+        self.looked_up = False
         self.prefill_steps: tuple[PrefillStep, ...] = ()
         self.num_steps_done = 0
         self.prompt_logprobs: list[Sampled] | None = None if params.prompt_logprobs is None else []  # until told
@@ -53,6 +76,7 @@ class Sequence:
     def append(self, token: int) -> TextPart:
         """Take the next token: what may be sent of the text now, and whether the answer ends here."""
         self.token_ids.append(token)
+        self.words.append(token)
         if token in self._stop_tokens:
             return TextPart(self._rest(), "stop", token)
         if token in self._eos:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ttkern.engine.runner_protocol import (
+    CorruptSnapshotError,
     DecodeRow,
     PrefillCall,
     PrefillResult,
@@ -108,11 +109,18 @@ class StubRunner:
         chunk_tokens: int = 512,
         buckets: tuple[int, ...] = (256, 128),
         masked_buckets: tuple[int, ...] = (128, 64, 32),
+        num_device_snapshots: int = 0,
+        num_host_snapshots: int = 0,
     ) -> None:
         self.vocab_size = vocab_size
         self.num_blocks, self.block_size = num_blocks, block_size
         self.max_num_seqs, self.max_model_len = max_num_seqs, max_model_len
         self.chunk_tokens, self.buckets, self.masked_buckets = chunk_tokens, buckets, masked_buckets
+        self.num_device_snapshots, self.num_host_snapshots = num_device_snapshots, num_host_snapshots
+        self.snapshot_bytes = 1
+        self._places: dict[int, tuple[int, int]] = {}  # place -> (state, tokens it has seen)
+        self.corrupt_places: set[int] = set()  # in host memory, whose bytes have changed
+        self._restored_corrupt: int | None = None
         self._kv = np.zeros((num_blocks, block_size), dtype=np.uint64)
         self._weights = np.arange(num_blocks * block_size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         self._state = [0] * max_num_seqs
@@ -126,6 +134,11 @@ class StubRunner:
         self._check_prefill(call)
         if call.fresh_state:
             self._prefill_state = _EMPTY_STATE
+        if call.restore_from is not None:
+            self._prefill_state = self._places[call.restore_from][0]
+            if call.restore_from in self.corrupt_places:
+                self._prefill_state ^= 1
+                self._restored_corrupt = call.restore_from
         self._prefilling = call.slot
         values, states = [], self._prefill_state
         for token in call.tokens:
@@ -134,8 +147,12 @@ class StubRunner:
         self._prefill_state = states
         self._write(call.block_table, step.start, values)
         self._num_tokens[call.slot] = step.end
+        self._save(call.save_to, self._prefill_state, step.end)
         sampled = None
         if call.last:
+            if self._restored_corrupt is not None:
+                place, self._restored_corrupt = self._restored_corrupt, None
+                raise CorruptSnapshotError(place)
             self._state[call.slot] = self._prefill_state
             self._prefilling = None
             if call.sample is not None:
@@ -165,8 +182,26 @@ class StubRunner:
             self._state[row.slot] = next_state(self._state[row.slot], row.token)
             self._write(row.block_table, row.position, [self._state[row.slot]])
             self._num_tokens[row.slot] = seen + 1
+            self._save(row.save_to, self._state[row.slot], seen + 1)
             sampled.append(self._next(row.slot, row.block_table, row.sample))
         return sampled
+
+    def move_snapshot(self, source: int, target: int) -> None:
+        """Copy a state."""
+        self._places[target] = self._places[source]
+        self.corrupt_places.discard(target)
+
+    def prefill_work(self, num_tokens: int) -> float:
+        """Tokens."""
+        return float(num_tokens)
+
+    def _save(self, place: int | None, state: int, num_tokens: int) -> None:
+        if place is None:
+            return
+        if not 0 <= place < self.num_device_snapshots + self.num_host_snapshots:
+            raise RunnerMisuse(f"place {place} of {self.num_device_snapshots} + {self.num_host_snapshots}")
+        self._places[place] = (state, num_tokens)
+        self.corrupt_places.discard(place)
 
     def release(self, slot: int) -> None:
         """Forget who is in the slot."""
@@ -174,7 +209,7 @@ class StubRunner:
             raise RunnerMisuse(f"release of slot {slot}, which holds no sequence")
         del self._num_tokens[slot]
         if self._prefilling == slot:
-            self._prefilling = None
+            self._prefilling = self._restored_corrupt = None
 
     def _check_prefill(self, call: PrefillCall) -> None:
         step = call.step
@@ -186,7 +221,11 @@ class StubRunner:
         if first and call.slot in self._num_tokens:
             raise RunnerMisuse(f"slot {call.slot} begins a sequence and holds another")
         due = self._num_tokens.get(call.slot, 0)
-        if call.fresh_state != first or step.start != due:
+        if first and call.restore_from is not None:
+            if call.restore_from not in self._places:
+                raise RunnerMisuse(f"place {call.restore_from} has never been saved to")
+            due = self._places[call.restore_from][1]
+        if (call.fresh_state or call.restore_from is not None) != first or step.start != due:
             raise RunnerMisuse(f"slot {call.slot} is at token {due}; the step begins at {step.start}")
         if step.start % min(self.buckets, default=self.chunk_tokens):
             raise RunnerMisuse(f"a step begins at {step.start}, off the grid of the smallest exact bucket")

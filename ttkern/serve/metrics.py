@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from ttkern.engine.engine import EngineStats
+from ttkern.engine.config import EngineStats
 from ttkern.engine.request import RequestOutput
 
 FINISHED_REASONS = ("stop", "length", "abort")

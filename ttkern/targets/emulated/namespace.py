@@ -25,6 +25,7 @@ _TYPES = (
     types.Layout,
     types.MathFidelity,
     types.MemoryConfig,
+    types.MeshCoordinate,
     types.QkvCausalConv1dSiluProgramConfig,
     types.SDPAProgramConfig,
     types.ShardStrategy,

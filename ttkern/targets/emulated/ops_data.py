@@ -107,14 +107,20 @@ def _resolve(source: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
 @op("slice")
 def slice_(
     input_tensor: Tensor,
-    slice_start: Sequence[int],
-    slice_end: Sequence[int],
+    slice_start: Sequence[int] | Tensor,
+    slice_end: Sequence[int] | Tensor,
     slice_step: Sequence[int] | None = None,
     *,
     memory_config: MemoryConfig | None = None,
+    slice_dim: int | None = None,
+    num_devices: int | None = None,
 ) -> Out:
-    """Elements [start, end) along every axis."""
+    """Elements [start, end) along every axis; bounds on the device cut axis `slice_dim` in `num_devices` parts."""
     rank = len(input_tensor.shape)
+    if isinstance(slice_start, Tensor) and isinstance(slice_end, Tensor):
+        slice_start, slice_end = _device_bounds(input_tensor, slice_start, slice_end, slice_dim, num_devices)
+    assert not isinstance(slice_start, Tensor)
+    assert not isinstance(slice_end, Tensor)
     require(
         "slice",
         len(slice_start) == rank and len(slice_end) == rank,
@@ -129,6 +135,26 @@ def slice_(
     steps = slice_step or [1] * rank
     index = tuple(slice(a, b, c) for a, b, c in zip(slice_start, slice_end, steps, strict=True))
     return like(input_tensor, input_tensor.logical[index], memory_config)
+
+
+def _device_bounds(
+    tensor: Tensor, start: Tensor, end: Tensor, axis: int | None, parts: int | None
+) -> tuple[list[int], list[int]]:
+    rank = len(tensor.shape)
+    for argument, bound in (("slice_start", start), ("slice_end", end)):
+        need_dtype("slice", argument, bound, DataType.UINT32)
+        need_layout("slice", argument, bound, Layout.ROW_MAJOR)
+        require("slice", bound.shape == (rank,), f"{argument} is {list(bound.shape)}; it must be [{rank}]")
+    require("slice", axis is not None and parts is not None, "bounds on the device need slice_dim and num_devices")
+    assert axis is not None
+    assert parts is not None
+    low, high = start.logical.tolist(), end.logical.tolist()
+    size = tensor.shape[axis] // parts
+    # The program is compiled for the shape alone: only where the part lies may be data.
+    wanted = [size if i == axis else n for i, n in enumerate(tensor.shape)]
+    got = [b - a for a, b in zip(low, high, strict=True)]
+    require("slice", got == wanted, f"bounds {low} to {high} are not one of {parts} parts of axis {axis}")
+    return low, high
 
 
 @op("concat")

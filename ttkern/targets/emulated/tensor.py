@@ -75,6 +75,17 @@ class Lease:
         self.free()
 
 
+class HostBuffer:
+    """A host tensor's memory by chip; here there is one."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self._data = data
+
+    def get_shard(self, coordinate: Any) -> torch.Tensor:
+        """Bytes of a chip, uint8, sharing memory with the tensor."""
+        return self._data.view(-1).view(torch.uint8)
+
+
 class Tensor:
     """What ops pass around. `shape` is logical; `padded_shape` is what lies in memory."""
 
@@ -116,6 +127,12 @@ class Tensor:
     def is_sharded(self) -> bool:
         """Whether each core holds a piece."""
         return self._memory_config.is_sharded()
+
+    def host_buffer(self) -> HostBuffer:
+        """The bytes of a host tensor, as they lie in memory."""
+        if self._device is not None:
+            raise TtnnError(f"host_buffer: {self} must lie on the host")
+        return HostBuffer(self.cell.data)
 
     @property
     def logical(self) -> torch.Tensor:

@@ -139,6 +139,13 @@ class CoreCoord:
     y: int
 
 
+class MeshCoordinate:
+    """A chip's place in a mesh."""
+
+    def __init__(self, *coordinates: int) -> None:
+        self.coordinates = coordinates
+
+
 @dataclass(frozen=True)
 class CoreRangeSet:
     """A set of cores, here by their number."""

@@ -1,0 +1,12 @@
+"""Times every variant: pytest ops/gdn_snapshot/bench.py"""
+
+from typing import Any
+
+import pytest
+
+from ops.bench_support import bench, rows
+
+
+@pytest.mark.parametrize(("op", "variant", "case"), rows("gdn_snapshot"))
+def test_bench(benchmark: Any, op: str, variant: str, case: str) -> None:
+    bench(benchmark, op, variant, case)
