@@ -64,6 +64,16 @@ def serve(
         int | None,
         typer.Option(help="Tokens that the KV pool holds.", show_default="max-num-seqs sequences of max-model-len"),
     ] = None,
+    enable_prefix_caching: Annotated[
+        bool | None,
+        typer.Option(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="Skip the prefill of what was sent before.",
+            show_default="on where it can work",
+        ),
+    ] = None,
+    snapshot_bytes: Annotated[int, typer.Option(help="Host memory for the states that this takes.")] = 4 << 30,
+    snapshot_device_bytes: Annotated[int, typer.Option(help="Device memory for the same.")] = 0,
     enforce_eager: Annotated[
         bool, typer.Option("--enforce-eager", help="No traces: every step is dispatched op by op.")
     ] = False,
@@ -88,6 +98,9 @@ def serve(
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         kv_cache_tokens=kv_cache_tokens,
+        enable_prefix_caching=enable_prefix_caching,
+        snapshot_bytes=snapshot_bytes,
+        snapshot_device_bytes=snapshot_device_bytes,
         enforce_eager=enforce_eager,
         trace_region_size=trace_region_size,
         watchdog_seconds=watchdog_seconds,

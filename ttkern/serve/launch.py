@@ -15,6 +15,7 @@ from ttkern.engine.runner import DeviceRunner, RunnerConfig
 from ttkern.errors import TtkernError
 from ttkern.model.config import ModelConfig
 from ttkern.model.load import LoadedModel, load_model
+from ttkern.model.work import state_bytes
 from ttkern.serve.app import create_app
 from ttkern.serve.engine_loop import EngineLoop
 from ttkern.serve.greeting import greeting
@@ -35,6 +36,8 @@ def launch(options: ServeOptions) -> None:
         console.print(options, limits, highlight=False)
         for part, count in loaded.skipped.items():
             console.print(f"skipped {count} tensors of the {part}, which is not run", highlight=False)
+        console.print(caching_line(runner), highlight=False)
+        console.print(f"traces: {', '.join(trace.name for trace in runner.traces)}", highlight=False)
         name = options.served_model_name or options.model.resolve().name
         app = create_app(EngineLoop(Engine(runner, loaded.tokenizer)), loaded.tokenizer, loaded.chat_template, name)
         host, port = listener.getsockname()[:2]
@@ -68,13 +71,49 @@ def runner_config(options: ServeOptions, model: ModelConfig) -> RunnerConfig:
             f"--kv-cache-tokens is {tokens}, {blocks} blocks of {options.block_size}; one sequence of --max-model-len"
             f" {longest} takes {one_sequence} blocks"
         )
+    caching = caches_prefixes(options, model, longest)
     return RunnerConfig(
+        snapshot_bytes=options.snapshot_bytes if caching else 0,
+        snapshot_device_bytes=options.snapshot_device_bytes if caching else 0,
         max_model_len=longest,
         chunk_tokens=options.chunk_tokens,
         block_size=options.block_size,
         num_blocks=blocks,
         max_num_seqs=options.max_num_seqs,
         kv_cache_dtype="bfloat16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype,
+    )
+
+
+def caches_prefixes(options: ServeOptions, model: ModelConfig, longest: int) -> bool:
+    """Whether prefixes are cached: unless told otherwise, where they can be.
+
+    Raises TtkernError where it was asked for and cannot be, with the numbers.
+    """
+    if options.enable_prefix_caching is False:
+        return False
+    why = None
+    one, budget = state_bytes(model), options.snapshot_bytes + options.snapshot_device_bytes
+    if longest <= options.chunk_tokens:
+        why = (
+            f"--max-model-len is {longest} and --chunk-tokens {options.chunk_tokens}: no prompt is longer than a chunk"
+        )
+    elif max(options.snapshot_bytes, options.snapshot_device_bytes) < max(one, 1):
+        why = f"--snapshot-bytes and --snapshot-device-bytes are {budget} together; one state takes {one}"
+    if why is None:
+        return True
+    if options.enable_prefix_caching:
+        raise TtkernError(f"--enable-prefix-caching: {why}")
+    return False
+
+
+def caching_line(runner: DeviceRunner) -> str:
+    """What is printed of the prefix cache at start."""
+    if not runner.keeps_snapshots:
+        return "prefix cache: off"
+    return (
+        f"prefix cache: {runner.num_device_snapshots} states on the device and {runner.num_host_snapshots} in host"
+        f" memory, {runner.snapshot_bytes / 2**20:,.1f} MiB each; the shortest prompt that leaves something to resume"
+        f" from has {runner.chunk_tokens} tokens, the shortest that can resume {runner.chunk_tokens + 1}"
     )
 
 

@@ -106,11 +106,34 @@ class _EngineCollector(Collector):
             "vllm:num_requests_running": ("Requests that prefill or decode.", stats.num_running),
             "vllm:num_requests_waiting": ("Requests that wait for a slot or for blocks.", stats.num_waiting),
             "vllm:kv_cache_usage_perc": ("Used part of the KV pool, 0 to 1.", stats.kv_cache_usage),
+            "ttkern:snapshots": ("States that can be resumed from.", stats.num_snapshots),
+            "ttkern:idle_blocks": ("KV blocks kept for later requests.", stats.num_idle_blocks),
         }
         for name, (text, value) in gauges.items():
             gauge = GaugeMetricFamily(name, text, labels=("model_name",))
             gauge.add_metric((self._model_name,), value)
             yield gauge
-        preemptions = CounterMetricFamily("vllm:num_preemptions", "Requests preempted.", labels=("model_name",))
-        preemptions.add_metric((self._model_name,), stats.num_preemptions)
-        yield preemptions
+        reuse = stats.reuse
+        counters = {
+            "vllm:num_preemptions": ("Requests preempted.", stats.num_preemptions),
+            "vllm:prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", reuse.queries),
+            "vllm:prefix_cache_hits": ("Prompt tokens whose prefill was skipped.", reuse.hits),
+            "ttkern:prefix_cache_kv_hits": ("Prompt tokens whose KV blocks were known.", reuse.kv_hits),
+            "ttkern:prefix_cache_state_hits": ("Prompt tokens up to the newest state inside those.", reuse.state_hits),
+            "ttkern:prefix_cache_inexact": (
+                "Requests resumed from what a cold prefill makes differently.",
+                reuse.inexact,
+            ),
+            "ttkern:snapshots_corrupt": ("Snapshots whose bytes had changed: misses.", reuse.corrupt),
+            "ttkern:snapshots_evicted": ("Snapshots that made room for others.", stats.num_evicted_snapshots),
+        }
+        for name, (text, value) in counters.items():
+            counter = CounterMetricFamily(name, text, labels=("model_name",))
+            counter.add_metric((self._model_name,), value)
+            yield counter
+        short = CounterMetricFamily(
+            "ttkern:prefix_cache_short", "Requests by why no more was skipped.", labels=("model_name", "reason")
+        )
+        for reason, count in reuse.short.items():
+            short.add_metric((self._model_name, reason), count)
+        yield short

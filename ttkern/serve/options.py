@@ -29,6 +29,9 @@ class ServeOptions:
     dtype             "float32" is the exact mode: every value is float32, whatever dtype a tensor declares
     kv_cache_dtype    ttnn dtype of the KV cache ("auto": bfloat16)
     kv_cache_tokens   tokens that the KV pool holds (None: max_num_seqs sequences of max_model_len)
+    enable_prefix_caching  skip the prefill of what was sent before (None: where the other options allow it)
+    snapshot_bytes    host memory for the GDN states that this takes
+    snapshot_device_bytes  device memory for the same: faster to come back to, spilled to the host when full
     enforce_eager     no traces: every step is dispatched op by op
     trace_region_size bytes of DRAM set aside for traces, on real targets
     watchdog_seconds  silicon: end the process, naming the op, when the device takes longer over one (0: never)
@@ -48,6 +51,9 @@ class ServeOptions:
     dtype: Dtype = "bfloat16"
     kv_cache_dtype: KvCacheDtype = "auto"
     kv_cache_tokens: int | None = None
+    enable_prefix_caching: bool | None = None
+    snapshot_bytes: int = 4 << 30
+    snapshot_device_bytes: int = 0
     enforce_eager: bool = False
     trace_region_size: int = 0
     watchdog_seconds: float = 0
@@ -73,6 +79,8 @@ class ServeOptions:
                 f"--kv-cache-tokens is {self.kv_cache_tokens}; it must be at least one block, {self.block_size} tokens"
             )
         for option, number in (
+            ("--snapshot-bytes", self.snapshot_bytes),
+            ("--snapshot-device-bytes", self.snapshot_device_bytes),
             ("--trace-region-size", self.trace_region_size),
             ("--watchdog-seconds", self.watchdog_seconds),
         ):
