@@ -1,0 +1,1 @@
+"""Workloads: recorded or generated requests, replayed against an engine."""
