@@ -45,7 +45,7 @@ class WallClock:
 
 
 class VirtualClock:
-    """Time that passes by the work done, for runners that have no speed: seconds per prefilled token, and per decode."""
+    """Time that passes by the work done, for runners that have no speed of their own."""
 
     def __init__(self, prefill_token_s: float = 1 / 2048, decode_s: float = 0.03) -> None:
         self._now, self._prefill, self._decode = 0.0, prefill_token_s, decode_s

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from ttkern.replay.trace import TraceRequest, write_trace
@@ -30,7 +31,7 @@ def shared_head(
 def turns(
     *, chunk: int = 256, agents: int = 8, count: int = 3, per_turn: int = 8, output: int = 32, seed: int = 0
 ) -> list[TraceRequest]:
-    """Agents that send their whole history again in each turn; a turn adds `per_turn` chunks, the answer before included."""
+    """Agents that send their whole history again each turn; one adds `per_turn` chunks, the last answer included."""
     rng = random.Random(seed)
     requests = []
     for turn in range(count):
@@ -83,7 +84,7 @@ def agents_of_burst(chunk: int, agents: int, head: int, tail: int, output: int) 
     ]
 
 
-KEPT = {"shared-head": shared_head, "turns": turns, "tree": tree}
+KEPT: dict[str, Callable[[], list[TraceRequest]]] = {"shared-head": shared_head, "turns": turns, "tree": tree}
 
 
 if __name__ == "__main__":
