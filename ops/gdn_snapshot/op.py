@@ -35,8 +35,7 @@ def _roundtrip_capture(ttnn: Any, states: Sequence[Any], kept: list[Any]) -> Non
 
 def _roundtrip_restore(ttnn: Any, kept: Sequence[Any], states: Sequence[Any]) -> None:
     for value, state in zip(kept, states, strict=True):
-        fresh = ttnn.from_torch(value, dtype=state.dtype, layout=state.layout, device=state.device())
-        ttnn.copy(fresh, state)
+        ttnn.copy_host_to_device_tensor(ttnn.from_torch(value, dtype=state.dtype, layout=state.layout), state)
 
 
 def _dma_capture(ttnn: Any, states: Sequence[Any], kept: list[Any]) -> None:

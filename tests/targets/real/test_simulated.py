@@ -66,6 +66,73 @@ def dma_round_trips(folder: str) -> dict[str, bool]:
     return found
 
 
+def ways_of_keeping(simulator_path: str, names: tuple[str, ...]) -> dict[str, bool]:
+    """Each way of `ops/gdn_snapshot` over two layers' states: whether every bit comes back."""
+    from ops.gdn_snapshot.op import WAYS
+
+    os.environ[SIMULATOR] = simulator_path
+    target = open_target("simulated", trace_region_size=16 << 20)
+    ttnn, device = target.ttnn, target.device
+    specs = [((1, HEADS, DIM, DIM), ttnn.float32, ttnn.TILE_LAYOUT), ((1, 3, 96), ttnn.bfloat16, ttnn.ROW_MAJOR_LAYOUT)]
+    generator, found = torch.Generator().manual_seed(3), {}
+
+    def values() -> list[torch.Tensor]:
+        return [torch.randn(shape, generator=generator).bfloat16().float() for shape, _, _ in specs * LAYERS]
+
+    def upload(parts: list[torch.Tensor]) -> list[Any]:
+        layout = zip(parts, specs * LAYERS, strict=True)
+        return [ttnn.from_torch(v, dtype=dtype, layout=lay, device=device) for v, (_, dtype, lay) in layout]
+
+    def holds(states: list[Any], parts: list[torch.Tensor]) -> bool:
+        return all(torch.equal(ttnn.to_torch(s).float(), v) for s, v in zip(states, parts, strict=True))
+
+    for name in names:
+        way, first, later = WAYS[name], values(), values()
+        states = upload(first)
+        kept = way.allocate(ttnn, states)
+        way.capture(ttnn, states, kept)
+        for host, state in zip(upload(later), states, strict=True):
+            ttnn.copy_host_to_device_tensor(ttnn.from_device(host), state)
+        overwritten = holds(states, later)
+        way.restore(ttnn, kept, states)
+        found[name] = overwritten and holds(states, first)
+        if name == "device_copy":  # the same inside traces
+            device.set_program_cache_misses_allowed(False)
+            save = ttnn.begin_trace_capture(device, cq_id=0)
+            way.capture(ttnn, states, kept)
+            ttnn.end_trace_capture(device, save, cq_id=0)
+            load = ttnn.begin_trace_capture(device, cq_id=0)
+            way.restore(ttnn, kept, states)
+            ttnn.end_trace_capture(device, load, cq_id=0)
+            for turn in range(2):
+                parts = values()
+                hosts = [ttnn.from_device(t) for t in upload(parts)]
+                for host, state in zip(hosts, states, strict=True):
+                    ttnn.copy_host_to_device_tensor(host, state)
+                ttnn.execute_trace(device, save, cq_id=0, blocking=False)
+                for host, state in zip([ttnn.from_device(t) for t in upload(later)], states, strict=True):
+                    ttnn.copy_host_to_device_tensor(host, state)
+                ttnn.execute_trace(device, load, cq_id=0, blocking=False)
+                found[f"{name} traced {turn}"] = holds(states, parts)
+    target.close()
+    return found
+
+
+@needs_ttnn
+@pytest.mark.slow
+def test_the_ways_of_keeping_a_state_restore_it_bit_for_bit() -> None:
+    names = ("host_roundtrip", "dma")  # device_copy is a kernel: on ttsim
+    assert run_apart(ways_of_keeping, wolfpine("blackhole"), names) == dict.fromkeys(names, True)
+
+
+@pytest.mark.ttsim
+@pytest.mark.timeout(1200)
+def test_all_ways_of_keeping_a_state_restore_it_on_ttsim_and_in_traces(ttsim: str) -> None:
+    found = run_apart(ways_of_keeping, ttsim, ("host_roundtrip", "dma", "device_copy"))
+    assert found == dict.fromkeys(found, True)
+    assert len(found) == 5
+
+
 @needs_ttnn
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["blackhole", "wormhole"])

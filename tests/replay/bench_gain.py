@@ -1,0 +1,189 @@
+"""What prefix caching gains on the emulated device, and what it costs where nothing comes again.
+
+    python -m tests.replay.bench_gain
+
+gain   8 synchronised requests shaped like production's (98.3% cached, a tail of 77% of a chunk), against the same with
+       caching off; the answers are as long as makes decode 8% of the cold makespan
+tail   its time per computed token against a full chunk's at the same depth
+cost   prompts that share nothing, caching on against off, in interleaved pairs; large and small shapes
+
+Each is a ratio of times taken in one process. Exit code 1 if any misses what is asked of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tests.replay.bench_hit_rates import Words
+from ttkern.engine.config import EngineConfig
+from ttkern.engine.engine import Engine
+from ttkern.engine.planner import plan
+from ttkern.engine.runner import DeviceRunner, RunnerConfig
+from ttkern.model.config import ModelConfig
+from ttkern.model.decoder import Decoder
+from ttkern.model.device_weights import load_decoder_weights
+from ttkern.model.presets import preset
+from ttkern.model.weights import expected_tensors
+from ttkern.replay.run import Row, replay
+from ttkern.replay.trace import TraceRequest
+from ttkern.replay.workloads import PRODUCTION_CHUNKS, PRODUCTION_TAIL, agents_of_burst
+from ttkern.targets import open_target
+
+CHUNK, AGENTS, DECODE_PART, PAIRS = 512, 8, 0.08, 12
+COST_PAIRS = {"large": 40, "small": 100}
+ASKED = {"TTFT": 0.95, "makespan": 0.866, "tail": 1.2, "cost": 1.01}
+WIDE: dict[str, Any] = {
+    "hidden_size": 512,
+    "intermediate_size": 4096,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "linear_num_key_heads": 4,
+}
+
+
+class Noise:
+    """Small random weights: what they are does not matter to time."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._shapes = expected_tensors(config)
+
+    def load(self, name: str) -> torch.Tensor:
+        """Named, so the same each time."""
+        generator = torch.Generator().manual_seed(len(name))
+        return torch.randn(self._shapes[name], generator=generator) * 0.02
+
+
+def make_runner(config: ModelConfig, chunk: int, longest: int, num_seqs: int) -> DeviceRunner:
+    """A runner of its own device."""
+    target = open_target("emulated")
+    limits = RunnerConfig(
+        max_model_len=longest,
+        chunk_tokens=chunk,
+        num_blocks=(num_seqs + 2) * longest // 64,
+        max_num_seqs=num_seqs,
+        snapshot_bytes=1 << 30,
+    )
+    weights = load_decoder_weights(target, config, Noise(config), positions=longest)
+    runner = DeviceRunner(Decoder(target, config, weights, attention_chunk=limits.attention_chunk), limits)
+    runner.start()
+    return runner
+
+
+def engine_on(runner: DeviceRunner, caching: bool) -> Engine:
+    """An engine that knows nothing yet."""
+    return Engine(runner, Words(), EngineConfig(prefix_caching=caching))
+
+
+def timed(engine: Engine, requests: list[TraceRequest]) -> tuple[list[Row], float]:
+    """Rows and makespan."""
+    gc.collect()
+    rows = replay(engine, requests)
+    return rows, max(row.end for row in rows)
+
+
+def gain(console: Console) -> list[tuple[str, str, str, bool]]:
+    """Production's shape, cold and warm."""
+    config = replace(preset("small"), vocab_size=512, **WIDE)
+    tail, head = round(PRODUCTION_TAIL * CHUNK), PRODUCTION_CHUNKS
+    longest = -(-(head * CHUNK + tail + 512) // CHUNK) * CHUNK
+    runner = make_runner(config, CHUNK, longest, AGENTS)
+    warm_up = [TraceRequest("warm", 0, 0.0, (("head", 0, head * CHUNK), ("warm", 0, 1)), 1)]
+    with console.status("cold and warm without answers, to learn what prefill and decode take"):
+        _, prefill_s = timed(engine_on(runner, False), agents_of_burst(CHUNK, AGENTS, head, tail, 1))
+        engine = engine_on(runner, True)
+        replay(engine, warm_up)
+        rows, _ = timed(engine, agents_of_burst(CHUNK, AGENTS, head, tail, 30))
+        decode_s = (max(r.end for r in rows) - max(r.first_token for r in rows)) / 29
+    # While one prompt prefills, each of its steps is followed by a decode of those that are done.
+    steps = head + len(plan(tail, 0, CHUNK, runner.buckets, runner.masked_buckets))
+    decodes = DECODE_PART / (1 - DECODE_PART) * prefill_s / decode_s
+    output = round(max(2, decodes / AGENTS if decodes <= AGENTS * steps else decodes - (AGENTS - 1) * steps))
+    requests = agents_of_burst(CHUNK, AGENTS, head, tail, output)
+    with console.status("cold"):
+        cold, cold_span = timed(engine_on(runner, False), requests)
+    with console.status("warm"):
+        engine = engine_on(runner, True)
+        replay(engine, warm_up)
+        warm, warm_span = timed(engine, requests)
+    cached = sum(r.cached_tokens for r in warm) / sum(r.prompt_tokens for r in warm)
+    first = [float(np.mean([r.ttft for r in rows])) for rows in (cold, warm)]
+    ttft, span = 1 - first[1] / first[0], 1 - warm_span / cold_span
+    # Per token of a tail against per token of the last full chunks, which read as much of the cache.
+    ratio = tail_ratio(runner, head, tail)
+    part = ((AGENTS - 1) * min(output, steps) + output) * decode_s / cold_span
+    title = f"{AGENTS} x {head * CHUNK + tail:,} tokens, {cached:.1%} cached, answers of {output}: {part:.1%} of cold"
+    return [
+        (title, "TTFT", f"-{ttft:.1%} ({first[0]:.2f} -> {first[1]:.2f} s)", ttft >= ASKED["TTFT"]),
+        (title, "makespan", f"-{span:.1%} ({cold_span:.2f} -> {warm_span:.2f} s)", span >= ASKED["makespan"]),
+        (title, "tail, time per token / a full chunk's", f"{ratio:.2f}", ratio <= ASKED["tail"]),
+    ]
+
+
+def tail_ratio(runner: DeviceRunner, head: int, tail: int) -> float:
+    """Median over pairs: a tail that resumes at `head` chunks, and one more full chunk there."""
+    engine = engine_on(runner, True)
+    replay(engine, [TraceRequest("warm", 0, 0.0, (("head", 0, head * CHUNK), ("warm", 0, 1)), 1)])
+    ratios = []
+    for n in range(PAIRS):
+        spent = []
+        for what, tokens in (("tail", tail), ("chunk", CHUNK)):
+            part = (("head", 0, head * CHUNK), (f"{what}-{n}", 0, tokens))
+            rows = replay(engine, [TraceRequest("one", 0, 0.0, part, 1)])
+            spent.append(rows[0].ttft / tokens)
+        ratios.append(spent[0] / spent[1])
+    return float(np.median(ratios))
+
+
+def cost(name: str, config: ModelConfig, chunk: int, tokens: int, console: Console) -> tuple[str, str, str, bool]:
+    """Time with caching over time without, where nothing is shared: median of pairs, and its upper 95% bound."""
+    runner = make_runner(config, chunk, 4 * tokens, 4)
+    ratios = []
+    for n in track(range(COST_PAIRS[name] + 2), f"nothing to reuse, {name}", console=console):
+        both = {}
+        for caching in (True, False) if n % 2 else (False, True):
+            parts = [TraceRequest(f"{n}-{i}", 0, 0.0, ((f"{n}-{i}", 0, tokens),), 8) for i in range(2)]
+            engine = engine_on(runner, caching)
+            begin = time.perf_counter()
+            timed(engine, parts)
+            both[caching] = time.perf_counter() - begin
+        if n > 1:
+            ratios.append(both[True] / both[False])
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(ratios, (10_000, len(ratios))), axis=1)
+    upper = float(np.percentile(medians, 95))
+    return (
+        f"nothing to reuse, {name}",
+        "time with caching / without",
+        f"{np.median(ratios):.3f}, at most {upper:.3f}",
+        upper <= ASKED["cost"],
+    )
+
+
+def main() -> int:
+    """Measure and print; the exit code."""
+    console = Console(stderr=True)
+    small = preset("small")
+    rows = gain(console)
+    rows.append(cost("large", replace(small, **WIDE), CHUNK, 4 * CHUNK + 100, console))
+    rows.append(cost("small", small, 128, 300, console))
+    table = Table(title="prefix caching on the emulated device: ratios, not a card's times")
+    for column in ("workload", "what", "measured", "as asked"):
+        table.add_column(column)
+    for workload, what, measured, good in rows:
+        table.add_row(workload, what, measured, "yes" if good else "NO")
+    Console().print(table)
+    return int(not all(good for *_, good in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
