@@ -17,7 +17,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path("@ROOT@")
-MOVERS = ("cq_", "reader_unary_start_id", "writer_unary_start_id", "reader_fill_cache", "writer_fill_cache")
+MOVERS = (
+    "cq_",  # prefetch and dispatch
+    "reader_unary_start_id",  # ttnn.copy of tiles
+    "writer_unary_start_id",
+    "reader_unary_stick_layout_interleaved_start_id",  # ttnn.copy of rows
+    "writer_unary_stick_layout_interleaved_start_id",
+    "reader_fill_cache",  # paged_fill_cache
+    "writer_fill_cache",
+)
 GXX = "riscv64-unknown-elf-g++"
 HW, RUNTIME = ROOT / "tt_metal/hw", ROOT / "runtime"
 # Of a kernel's own definitions, what every kernel has: the rest is no matter to one that only waits.
