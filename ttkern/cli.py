@@ -160,6 +160,42 @@ def check(
 
 
 @app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(help="JSONL trace; the format is in ttkern/replay/trace.py.")],
+    model: Annotated[Path, typer.Option(help="Checkpoint folder.")],
+    target: Annotated[str, typer.Option(help="Where ttnn calls go.")] = "emulated",
+    max_model_len: Annotated[int | None, typer.Option(help="Longest sequence, in tokens.")] = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences decoded together.")] = 8,
+    chunk_tokens: Annotated[int, typer.Option(help="Tokens of a full prefill chunk.")] = 2048,
+    block_size: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 64,
+    kv_cache_tokens: Annotated[int | None, typer.Option(help="Tokens that the KV pool holds.")] = None,
+    enable_prefix_caching: Annotated[
+        bool | None, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="As for serve.")
+    ] = None,
+    snapshot_bytes: Annotated[int, typer.Option(help="Host memory for states.")] = 4 << 30,
+    snapshot_device_bytes: Annotated[int, typer.Option(help="Device memory for states.")] = 0,
+    record: Annotated[Path | None, typer.Option(help="Write what was measured to this file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Replay a recorded or generated workload in process: TTFT, makespan, tokens skipped."""
+    options = ServeOptions(
+        model=model,
+        target=target,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        chunk_tokens=chunk_tokens,
+        block_size=block_size,
+        kv_cache_tokens=kv_cache_tokens,
+        enable_prefix_caching=enable_prefix_caching,
+        snapshot_bytes=snapshot_bytes,
+        snapshot_device_bytes=snapshot_device_bytes,
+    )
+    from ttkern.replay.command import run_replay
+
+    run_replay(trace, options, as_json=json, record=record)
+
+
+@app.command()
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
     """Say what is installed and which targets can open, and why the others cannot. Exit code 1 if none can."""
     from ttkern.doctor import run_doctor

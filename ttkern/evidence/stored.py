@@ -22,15 +22,22 @@ T = TypeVar("T")
 
 def fingerprint(library: Path, *options: object) -> str:
     """Changes with any source of ttkern or of an op, ttnn's installed files, Python, torch and the options."""
-    digest = hashlib.sha256(repr((platform.python_version(), torch.__version__, platform.node(), options)).encode())
-    for package in (ttkern, ops):
-        for path in sorted(Path(package.__file__ or "").parent.rglob("*")):
-            if path.suffix in (".py", ".sh", ".yaml"):
-                digest.update(path.read_bytes())
+    versions = (platform.python_version(), torch.__version__, platform.node(), source_hash())
+    digest = hashlib.sha256(repr((versions, options)).encode())
     for path in _binaries(library):
         status = path.stat()
         digest.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())
     return digest.hexdigest()[:24]
+
+
+def source_hash() -> str:
+    """Of every source of ttkern and of its ops."""
+    digest = hashlib.sha256()
+    for package in (ttkern, ops):
+        for path in sorted(Path(package.__file__ or "").parent.rglob("*")):
+            if path.suffix in (".py", ".sh", ".yaml"):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _binaries(library: Path) -> Iterable[Path]:

@@ -1,0 +1,106 @@
+"""`ttkern replay`: a trace against a model in process, a table, and a record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ttkern.engine.config import EngineConfig
+from ttkern.engine.engine import Engine
+from ttkern.errors import TtkernError
+from ttkern.evidence.stored import source_hash
+from ttkern.model.config import ModelConfig
+from ttkern.replay.run import Row, replay
+from ttkern.replay.trace import read_trace
+from ttkern.serve.launch import load, open_device, runner_config
+from ttkern.serve.options import ServeOptions
+
+
+def run_replay(trace: Path, options: ServeOptions, *, as_json: bool, record: Path | None) -> None:
+    """Replay and print. Raises TtkernError for a trace or options that cannot be replayed."""
+    console = Console(stderr=True)
+    requests = read_trace(trace)
+    limits = runner_config(options, ModelConfig.from_folder(options.model))
+    target = open_device(options)
+    loaded, runner = load(options, limits, target, console)
+    engine = Engine(runner, loaded.tokenizer, EngineConfig(prefix_caching=runner.keeps_snapshots))
+    with console.status(f"replaying {len(requests)} requests"):
+        rows = replay(engine, requests)
+    target.close()
+    found: dict[str, Any] = {
+        "kind": "replay",
+        "measured": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "sources": source_hash(),
+        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "trace": {"file": trace.name, "sha256": hashlib.sha256(trace.read_bytes()).hexdigest()},
+        "options": {name: str(value) for name, value in asdict(options).items()},
+        "reuse": asdict(engine.stats().reuse),
+        "summary": summary(rows),
+        "rows": [asdict(row) for row in rows],
+    }
+    if record is not None:
+        _write(record, found)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        show(trace.name, found["summary"], rows, options.target, Console())
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Totals, and times in seconds."""
+    ttft = [row.ttft for row in rows]
+    between = [(r.end - r.first_token) / (r.output_tokens - 1) for r in rows if r.output_tokens > 1]
+    return {
+        "requests": len(rows),
+        "prompt_tokens": sum(row.prompt_tokens for row in rows),
+        "cached_tokens": sum(row.cached_tokens for row in rows),
+        "output_tokens": sum(row.output_tokens for row in rows),
+        "makespan_s": max(row.end for row in rows) - min(row.arrival for row in rows),
+        "ttft_mean_s": float(np.mean(ttft)),
+        "ttft_p50_s": float(np.percentile(ttft, 50)),
+        "ttft_p95_s": float(np.percentile(ttft, 95)),
+        "tpot_mean_s": float(np.mean(between)) if between else None,
+    }
+
+
+def show(name: str, total: dict[str, Any], rows: list[Row], target: str, console: Console) -> None:
+    """The summary, and the requests one by one."""
+    table = Table(title=f"{name} on {target}" + ("" if target == "silicon" else ": not a card's times"))
+    table.add_column("")
+    table.add_column("", justify="right")
+    cached, asked = total["cached_tokens"], total["prompt_tokens"]
+    table.add_row("requests", f"{total['requests']:,}")
+    table.add_row("prompt tokens", f"{asked:,}")
+    table.add_row("whose prefill was skipped", f"{cached:,} ({cached / asked:.1%})")
+    for what, key in (("makespan", "makespan_s"), ("TTFT, mean", "ttft_mean_s"), ("TTFT, p95", "ttft_p95_s")):
+        table.add_row(what, f"{total[key]:.3f} s")
+    if total["tpot_mean_s"] is not None:
+        table.add_row("time per output token", f"{1e3 * total['tpot_mean_s']:.1f} ms")
+    console.print(table)
+    each = Table()
+    for column in ("session", "turn", "prompt", "cached", "arrival s", "TTFT s", "end s"):
+        each.add_column(column, justify="left" if column == "session" else "right")
+    for row in rows:
+        times = (f"{row.arrival:.2f}", f"{row.ttft:.3f}", f"{row.end:.2f}")
+        each.add_row(row.session, str(row.turn), f"{row.prompt_tokens:,}", f"{row.cached_tokens:,}", *times)
+    console.print(each)
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as part:
+            json.dump(record, part, indent=1)
+        os.replace(part.name, path)
+    except OSError as error:
+        raise TtkernError(f"{path}: cannot be written: {error}") from error
