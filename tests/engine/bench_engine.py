@@ -9,8 +9,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 
-from ttkern.engine import engine as engine_module
+from ttkern.engine import decoding as engine_module
 from ttkern.engine.engine import Engine
 from ttkern.engine.request import Request, SamplingParams
 from ttkern.engine.runner_protocol import DecodeRow, Sampled
@@ -79,6 +80,8 @@ def test_a_step_at_128k_tokens_costs_the_engine_what_it_costs_at_1k(byte_pairs):
 
 
 def test_an_engine_that_copies_its_tokens_would_be_found(byte_pairs, monkeypatch):
-    honest = engine_module._decode_row
-    monkeypatch.setattr(engine_module, "_decode_row", lambda sequence: list(sequence.token_ids) and honest(sequence))
+    for name in ("_row", "_next_row"):
+        honest = getattr(engine_module, name)
+        copying = partial(lambda honest, sequence, *rest: list(sequence.token_ids) and honest(sequence, *rest), honest)
+        monkeypatch.setattr(engine_module, name, copying)
     assert compare(byte_pairs, turns=3)[2] > 1.5

@@ -57,7 +57,8 @@ def test_blocks_are_taken_when_a_token_needs_one_and_not_before(letters):
     engine.step()
     written = 33
     while engine.has_work():
-        assert engine.stats().num_used_blocks == -(-written // 32)
+        under_way = engine._decoding.in_flight  # the next step has been launched, and writes one more
+        assert engine.stats().num_used_blocks == -(-(written + under_way) // 32)
         engine.step()
         written += 1
     assert written == 33 + 200 - 1
@@ -348,3 +349,60 @@ def test_lost_blocks_and_slots_are_found(letters):
     sequence.slot += 1
     with pytest.raises(RuntimeError, match="slots"):
         engine.check_integrity()
+
+
+class Launches(StubRunner):
+    """Writes down when a decode step is launched and when its tokens are read."""
+
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        self.log = []
+
+    def launch_decode(self, rows):
+        number = sum(name == "launch" for name, _ in self.log)
+        self.log.append(("launch", number))
+        collect = super().launch_decode(rows)
+
+        def read():
+            self.log.append(("read", number))
+            return collect()
+
+        return read
+
+
+def test_the_next_step_is_launched_before_the_last_ones_tokens_are_read(letters):
+    runner = Launches()
+    output = Engine(runner, letters).generate([[1, 2, 3]], SamplingParams(max_tokens=9, **GREEDY))[0]
+    assert output.token_ids == expected_tokens([1, 2, 3], 9, 512)
+    assert runner.log[:6] == [("launch", 0), ("launch", 1), ("read", 0), ("launch", 2), ("read", 1), ("launch", 3)]
+    assert runner.log[-2:] == [("read", 6), ("read", 7)], "a step was launched that nobody needs"
+
+
+def test_a_sampled_token_is_read_before_the_step_that_needs_it(letters):
+    runner = Launches()
+    params = SamplingParams(temperature=1.0, seed=3, max_tokens=6, ignore_eos=True)
+    output = Engine(runner, letters).generate([[1, 2, 3]], params)[0]
+    assert output.token_ids == expected_tokens([1, 2, 3], 6, 512, temperature=1.0, seed=3)
+    names = [name for name, _ in runner.log]
+    assert names == ["launch", "read"] * 5
+
+
+def test_who_ends_or_leaves_while_its_next_step_is_in_flight_is_forgotten(letters):
+    runner = Launches(max_num_seqs=2)
+    engine = Engine(runner, letters)
+    long = SamplingParams(max_tokens=30, **GREEDY)
+    for name in ("stays", "leaves"):
+        engine.add_request(Request(name, [ord(c) - 96 for c in name], long))
+    said = {"stays": [], "leaves": [], "comes": []}
+    for step in range(80):
+        if step == 8:
+            assert engine._decoding.in_flight
+            assert engine.abort("leaves")
+            engine.add_request(Request("comes", [9, 9], long))
+        for output in engine.step():
+            said[output.request_id] += output.token_ids
+        engine.check_integrity()
+    assert said["stays"] == expected_tokens([ord(c) - 96 for c in "stays"], 30, 512)
+    assert said["comes"] == expected_tokens([9, 9], 30, 512)
+    assert said["leaves"] == expected_tokens([ord(c) - 96 for c in "leaves"], 30, 512)[: len(said["leaves"])]
+    assert_idle(engine)

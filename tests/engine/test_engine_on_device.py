@@ -77,3 +77,21 @@ def test_a_pool_too_small_for_all_changes_nothing() -> None:
     engine = Engine(runner, Letters())
     assert answers(engine, prompts, params) == alone
     assert engine.stats().num_preemptions > 0
+
+
+def test_a_greedy_step_sends_nothing_to_the_device() -> None:
+    """Token, positions and the argmax stay there; a new block and idle rows' positions are all that is sent."""
+    target = open_target("emulated")
+    sizes = {"chunk_tokens": 128, "max_num_seqs": 4, "max_model_len": 1024, "num_blocks": 64}
+    runner = make_runner(target, reference_model(SHAPES["base"]), **sizes)
+    engine = Engine(runner, Letters())
+    engine.add_request(Request("r", [5, 6, 7], SamplingParams(temperature=0, max_tokens=200)))
+    while engine.stats().num_generated_tokens < 4:
+        engine.step()
+    before, tokens = target.device.counters(), engine.stats().num_generated_tokens
+    while engine.stats().num_generated_tokens < 190:
+        engine.step()
+    spent, steps = target.device.counters() - before, engine.stats().num_generated_tokens - tokens
+    assert spent.trace_replays == spent.host_reads == steps
+    blocks, resets = steps // 64 + 1, steps // 31 + 1
+    assert spent.host_writes <= blocks + 2 * resets

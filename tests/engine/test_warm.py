@@ -21,7 +21,7 @@ from ttkern.model.device_weights import load_decoder_weights
 from ttkern.model.work import state_bytes
 from ttkern.targets import open_target
 
-CHUNK, BLOCK, TOKENS = 128, 64, 5
+CHUNK, BLOCK, TOKENS, VOCAB = 128, 64, 5, 256
 
 
 class Letters:
@@ -41,9 +41,14 @@ class Recorder(DeviceRunner):
 
     seen: list[np.ndarray]
 
-    def _pick(self, specs: Any, logits: Any, tokens: Any, rows: Any = (0,)) -> Any:
-        self.seen.append(self._to_numpy(logits)[0][list(rows)].copy())
-        return super()._pick(specs, logits, tokens, rows)
+    def _pick(self, spec: Any, logits: Any, tokens: Any) -> Any:
+        self.seen.append(self._to_numpy(logits)[0][:1].copy())
+        return super()._pick(spec, logits, tokens)
+
+    def launch_decode(self, rows: Any) -> Any:
+        collect = super().launch_decode(rows)
+        self.seen.append(self._to_numpy(self._decode.outputs[0])[0][[row.slot for row in rows]].copy())
+        return collect
 
 
 class Server:
@@ -84,7 +89,9 @@ class Server:
                 tokens += output.token_ids
                 cached = output.num_cached_tokens
         self.engine.check_integrity()
-        return cached, tokens, np.concatenate(self.runner.seen)
+        logits = np.concatenate([part[:, :VOCAB] for part in self.runner.seen])
+        assert len(logits) == len(tokens) or max_tokens == 1
+        return cached, tokens, logits
 
 
 @pytest.fixture(scope="module", params=["exact", "bfloat16"])

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from ttkern.engine.config import EngineConfig, EngineStats
+from ttkern.engine.decoding import Decoding
 from ttkern.engine.kv_pool import KVPool
 from ttkern.engine.planner import plan
 from ttkern.engine.prefix_cache import PrefixCache
@@ -22,7 +23,7 @@ from ttkern.engine.request import (
     merge_outputs,
 )
 from ttkern.engine.reuse import Reuse
-from ttkern.engine.runner_protocol import CorruptSnapshotError, DecodeRow, PrefillCall, Runner, Sampled
+from ttkern.engine.runner_protocol import CorruptSnapshotError, PrefillCall, Runner, Sampled
 from ttkern.engine.scheduler import Scheduler
 from ttkern.engine.sequence import Sequence
 from ttkern.engine.snapshot_store import SnapshotStore
@@ -69,6 +70,7 @@ class Engine:
         self._reuse = Reuse(self._cache, enabled=caching, everywhere=self.config.snapshots == "lru")
         self._scheduler = Scheduler(self._cache, self._reuse, self.max_num_seqs, self._planner(), runner.release)
         self._sequences: dict[str, Sequence] = {}
+        self._decoding = Decoding(runner, self._scheduler, self._reuse, self.chunk_tokens)
         self._num_prefilled_tokens = 0
         self._num_generated_tokens = 0
 
@@ -174,22 +176,24 @@ class Engine:
         return outputs
 
     def _decode(self, outputs: list[RequestOutput]) -> None:
-        sequences = list(self._scheduler.schedule_decode())
-        if not sequences:
-            return
-        places: list[int | None] = []
+        flight = self._decoding.take()
         try:
-            places += (self._reuse.place_for_decode(sequence) for sequence in sequences)
-            rows = [_decode_row(sequence, place) for sequence, place in zip(sequences, places, strict=True)]
-            picked = self.runner.decode(rows)
+            picked = flight.collect()
         except Exception as error:
-            for place in places:
-                self._reuse.give_up(place)
-            outputs += self._failed(sequences, error)
+            self._decoding.give_up(flight)
+            outputs += self._failed([s for s in flight.sequences if self._runs(s)], error)
             return
-        for sequence, place, sampled in zip(sequences, places, picked, strict=True):
-            self._reuse.decoded(sequence, place)
-            outputs.append(self._take(sequence, sampled))
+        for sequence, place, sampled in zip(flight.sequences, flight.places, picked, strict=True):
+            if self._runs(sequence):
+                self._reuse.decoded(sequence, place)
+                outputs.append(self._take(sequence, sampled))
+            else:
+                self._reuse.give_up(place)
+        self._decoding.keep_going()
+
+    def _runs(self, sequence: Sequence) -> bool:
+        """Whether it has not ended, by itself or by a client that left, since its step was launched."""
+        return sequence.slot is not None and self._sequences.get(sequence.request_id) is sequence
 
     def _prefill(self, outputs: list[RequestOutput]) -> None:
         sequence = self._scheduler.schedule_prefill()
@@ -338,15 +342,3 @@ class Engine:
             for request_id in parts:
                 self.abort(request_id)
         return [merge_outputs(outputs) for outputs in parts.values()]
-
-
-def _decode_row(sequence: Sequence, place: int | None) -> DecodeRow:
-    assert sequence.slot is not None
-    return DecodeRow(
-        slot=sequence.slot,
-        token=sequence.token_ids[-1],
-        position=len(sequence.token_ids) - 1,
-        block_table=sequence.block_table,
-        sample=sequence.sample_spec(),
-        save_to=place,
-    )

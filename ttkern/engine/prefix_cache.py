@@ -31,7 +31,7 @@ class Node:
     """A KV block that holds the keys and values of `key`'s tokens after all of its ancestors'.
 
     refs      sequences that read it; a node without any can be evicted once it has no children
-    attached  False once an exact node took its place; it is freed with its last reader
+    attached  False for one that only its reader knows, because another one is in its place
     """
 
     uid: int
@@ -149,9 +149,6 @@ class PrefixCache:
         while sequence.publishes and (len(sequence.nodes) + 1) * size <= num_tokens:
             index = len(sequence.nodes)
             parent = sequence.nodes[-1].uid if index else 0
-            if index and parent not in self._nodes:  # an exact one took its place, and is gone
-                sequence.publishes = False
-                return
             key = sequence.words[index * size : (index + 1) * size].tobytes()
             known, own = self._children.get((parent, key)), sequence.block_table[index]
             if known is None:
@@ -159,8 +156,14 @@ class PrefixCache:
                 self._next_uid += 1
                 if index:
                     self._nodes[parent].children += 1
-            elif exact and not known.exact:
+            elif exact and not known.exact and not known.refs:
                 node = self._replace(known, own)
+            elif exact and not known.exact:
+                # Somebody reads it: ours stays our own, and what we compute next hangs below the other one.
+                self._read(known)
+                sequence.anchors.append(known)
+                sequence.nodes.append(Node(known.uid, parent, key, known.depth, own, True, refs=1, attached=False))
+                continue
             elif may_swap:
                 self._read(known)
                 self.pool.free([own])
@@ -174,14 +177,12 @@ class PrefixCache:
             sequence.nodes.append(node)
 
     def _replace(self, old: Node, block: int) -> Node:
-        """An exact node for one that is not; who reads the old one keeps it."""
+        """An exact node for one that is not, and that nobody reads."""
         new = Node(old.uid, old.parent_uid, old.key, old.depth, block, True, 1, old.children, snapshot=old.snapshot)
         if new.snapshot is not None:
             new.snapshot.node = new
-        old.attached, old.snapshot = False, None
-        if not old.refs:
-            self._num_idle -= 1
-            self.pool.free([old.block])
+        self._num_idle -= 1
+        self.pool.free([old.block])
         return new
 
     def add_snapshot(self, sequence: Sequence, snapshot: Snapshot) -> None:
@@ -228,7 +229,7 @@ class PrefixCache:
         """The sequence reads nothing any more; blocks that only it knows are free."""
         self.restored(sequence)
         self.pool.free(sequence.block_table[len(sequence.nodes) :])
-        for node in reversed(sequence.nodes):  # leaves first
+        for node in (*reversed(sequence.nodes), *reversed(sequence.anchors)):  # leaves first
             node.refs -= 1
             if node.refs:
                 continue
@@ -239,7 +240,7 @@ class PrefixCache:
             self._clock += 1
             node.used_at = self._clock
             self._offer(node)
-        sequence.nodes = []
+        sequence.nodes, sequence.anchors = [], []
         sequence.block_table.clear()
 
     def allocate(self, count: int) -> list[int]:
@@ -305,6 +306,8 @@ class PrefixCache:
                 readers[id(node)] = readers.get(id(node), 0) + 1
                 if not node.attached:
                     detached[id(node)] = node
+            for node in sequence.anchors:
+                readers[id(node)] = readers.get(id(node), 0) + 1
         held = owned + len(detached) + len(self._nodes)
         if held != self.pool.num_used:
             raise RuntimeError(f"sequences and cache hold {held} KV blocks, the pool counts {self.pool.num_used}")
@@ -312,6 +315,11 @@ class PrefixCache:
             if node.refs != readers.get(id(node), 0):
                 raise RuntimeError(f"node {node.uid} counts {node.refs} readers and has {readers.get(id(node), 0)}")
         idle = sum(not node.refs for node in self._nodes.values())
+        held_up = [
+            n.uid for n in self._nodes.values() if n.refs and n.parent_uid and not self._nodes[n.parent_uid].refs
+        ]
+        if held_up:
+            raise RuntimeError(f"nodes {held_up} are read, and what they hang from is not")
         children: dict[int, int] = {}
         for node in self._nodes.values():
             children[node.parent_uid] = children.get(node.parent_uid, 0) + 1

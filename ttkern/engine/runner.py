@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ttkern.engine.decode_step import DecodeBuffers, StoreBuffers
 from ttkern.engine.device_inputs import DeviceInput
 from ttkern.engine.runner_protocol import (
     CorruptSnapshotError,
@@ -30,7 +31,7 @@ from ttkern.engine.sampling import sample, score
 from ttkern.engine.snapshots import DecodeRowState, Snapshots, flatten
 from ttkern.engine.traces import Trace
 from ttkern.errors import TtkernError
-from ttkern.model.decoder import HEAD_ROWS, DecodeInputs, Decoder, PrefillInputs, StoreInputs
+from ttkern.model.decoder import HEAD_ROWS, Decoder, PrefillInputs
 from ttkern.model.work import prefill_flops, state_bytes
 
 MIN_BUCKET = 128
@@ -112,6 +113,11 @@ def _powers(low: int, high: int) -> list[int]:
     return [1 << e for e in range(high.bit_length() - 1, low.bit_length() - 2, -1)] if high >= low else []
 
 
+def _is_plain(spec: SampleSpec) -> bool:
+    """Whether the device's own argmax is what is asked for."""
+    return spec.temperature == 0 and spec.logprobs is None and not spec.forbidden
+
+
 class DeviceRunner:
     """Runs one model on one target; see `runner_protocol.Runner` for what the engine asks of it."""
 
@@ -137,8 +143,8 @@ class DeviceRunner:
         self._dirty = False  # the prefill states hold a sequence that has not finished
         self._decoding: set[int] = set()
         self._head_rows = self._device_zeros((1, HEAD_ROWS, decoder.config.hidden_size))
-        self.decode_inputs = _DecodeBuffers(self.target, config, self.scratch_block)
-        self._store_in = _StoreBuffers(self.target, config)
+        self.decode_inputs = DecodeBuffers(self.target, config, self.scratch_block)
+        self._store_in = StoreBuffers(self.target, config)
         self.steps = {
             (size, masked): _Step(self, size, masked)
             for masked, sizes in ((False, (config.chunk_tokens, *config.buckets)), (True, config.masked_buckets))
@@ -151,7 +157,9 @@ class DeviceRunner:
             self.target, flatten(self.state.prefill), self.num_device_snapshots, self.num_host_snapshots
         )
         self._row_state = DecodeRowState(decoder, self.state, config.max_num_seqs) if self.keeps_snapshots else None
-        self._decode = Trace("decode", self.target, lambda: decoder.decode(self.decode_inputs.inputs, self.state))
+        self._decode = Trace("decode", self.target, self._decode_body)
+        self._logits_read: Any = None
+        self._reads = [self.target.ttnn.from_device(self.decode_inputs.token_ids.tensor) for _ in range(2)]
         self._head = Trace("head", self.target, lambda: decoder.head(self._head_rows))
         self._finish = Trace("finish", self.target, self._finish_body)
         self._reset = Trace("reset", self.target, lambda: decoder.reset_prefill(self._zeros, self.state))
@@ -219,7 +227,7 @@ class DeviceRunner:
             self._dirty = False
             self._decoding.add(call.slot)
             if call.sample is not None:
-                sampled = self._pick([call.sample], logits, tokens)[0]
+                sampled = self._pick(call.sample, logits, tokens)
         scores = None if call.prompt_logprobs is None else self._score_prompt(step, call, call.prompt_logprobs)
         return PrefillResult(sampled, scores)
 
@@ -235,18 +243,50 @@ class DeviceRunner:
         step.want_rows([call.step.length - 1], call.step.length)
         return scores
 
+    def _decode_body(self) -> tuple[Any, Any]:
+        """The step, and its greedy tokens and positions made those of the next one: the host need not send them."""
+        ttnn, inputs = self.target.ttnn, self.decode_inputs.inputs
+        logits, tokens = self.decoder.decode(inputs, self.state)
+        ttnn.copy(tokens, inputs.token_ids)
+        ttnn.plus_one(inputs.positions)
+        ttnn.plus_one(inputs.cache_positions)
+        return logits, tokens
+
     def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
         """One token for every sequence that has been prefilled and not released; idle rows compute on scratch."""
-        slots = [row.slot for row in rows]
+        return self.launch_decode(rows)()
+
+    def launch_decode(self, rows: Sequence[DecodeRow]) -> Callable[[], list[Sampled]]:
+        """Begin a decode step; what is returned waits for its tokens."""
+        slots, specs = [row.slot for row in rows], [row.sample for row in rows]
         if set(slots) != self._decoding:
             # A row left out would still advance on the device, by a token that is not its own.
             raise ValueError(f"decode of rows {sorted(slots)}, but rows {sorted(self._decoding)} hold sequences")
         self.decode_inputs.refresh(rows)
         logits, tokens = self._decode.replay()
+        self.decode_inputs.advance(rows)
         for row in rows:
             if row.save_to is not None and self._row_state is not None:
                 self._snapshots.save_from(self._row_state.take(row.slot), row.save_to)
-        return self._pick([row.sample for row in rows], logits, tokens, slots)
+        # The read is queued now: whatever trace runs next may overwrite what this one has put out.
+        ttnn, device = self.target.ttnn, self.target.device
+        plain = all(_is_plain(spec) for spec in specs)
+        if plain:
+            self._reads.reverse()  # two, because the next step may be launched before anybody waits for this one
+            read = self._reads[0]
+        else:
+            read = self._logits_read = self._logits_read or ttnn.from_device(logits)
+        ttnn.copy_device_to_host_tensor(tokens if plain else logits, read, blocking=False)
+        done = ttnn.record_event(device, 0)
+
+        def collect() -> list[Sampled]:
+            ttnn.event_synchronize(done)
+            values = self._to_numpy(read)[0]
+            if plain:
+                return [Sampled(int(values[slot]), None, ()) for slot in slots]
+            return [sample(values[slot], spec) for slot, spec in zip(slots, specs, strict=True)]
+
+        return collect
 
     def move_snapshot(self, source: int, target: int) -> None:
         """Spill a state from a place on the device to one in host memory."""
@@ -261,12 +301,10 @@ class DeviceRunner:
         self._decoding.discard(slot)
         self.decode_inputs.clear(slot)
 
-    def _pick(self, specs: list[SampleSpec], logits: Any, tokens: Any, rows: Sequence[int] = (0,)) -> list[Sampled]:
-        if all(s.temperature == 0 and s.logprobs is None and not s.forbidden for s in specs):
-            picked = self._to_numpy(tokens).reshape(-1)
-            return [Sampled(int(picked[row]), None, ()) for row in rows]
-        read = self._to_numpy(logits)[0]
-        return [sample(read[row], spec) for row, spec in zip(rows, specs, strict=True)]
+    def _pick(self, spec: SampleSpec, logits: Any, tokens: Any) -> Sampled:
+        if _is_plain(spec):
+            return Sampled(int(self._to_numpy(tokens).reshape(-1)[0]), None, ())
+        return sample(self._to_numpy(logits)[0][0], spec)
 
     def _to_numpy(self, tensor: Any) -> np.ndarray:
         return self.target.ttnn.to_torch(tensor).numpy()
@@ -335,59 +373,3 @@ class _Step:
         """Name the rows (at most 32) whose logits are wanted, and where the `length` real tokens end."""
         carry = [length, length + 1, length + 2] if self.masked else []
         self.rows.refresh([*rows, *[rows[-1]] * (HEAD_ROWS - len(rows)), *carry])
-
-
-class _DecodeBuffers:
-    """Inputs of the decode step. A row without a sequence decodes token 0 at position 0 of the scratch block."""
-
-    def __init__(self, target: Any, config: RunnerConfig, scratch_block: int) -> None:
-        rows, width = config.max_num_seqs, config.page_table_width
-        self.scratch_block = scratch_block
-        self.token_ids = DeviceInput(target, (1, rows), "uint32")
-        self.positions = DeviceInput(target, (1, rows), "uint32")
-        self.cache_positions = DeviceInput(target, (rows,), "int32")
-        self.page_table = DeviceInput(target, (rows, width), "int32")
-        self._table = np.full((rows, width), scratch_block, dtype=np.int32)
-        self._filled = [0] * rows  # blocks of each row that the table holds
-        self._changed = True
-        self.inputs = DecodeInputs(
-            self.token_ids.tensor, self.positions.tensor, self.cache_positions.tensor, self.page_table.tensor
-        )
-
-    def clear(self, row: int) -> None:
-        """Point a row at scratch."""
-        if self._filled[row]:
-            self._table[row] = self.scratch_block
-            self._filled[row], self._changed = 0, True
-
-    def refresh(self, rows: Sequence[DecodeRow]) -> None:
-        """Bring tokens, positions and, where a block came or a sequence went, the page table to the device."""
-        count = len(self._filled)
-        tokens, positions = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int32)
-        for row in rows:
-            tokens[row.slot], positions[row.slot] = row.token, row.position
-            known, now = self._filled[row.slot], len(row.block_table)
-            if now > known:
-                self._table[row.slot, known:now] = row.block_table[known:now]
-                self._filled[row.slot], self._changed = now, True
-        self.token_ids.refresh(tokens)
-        self.positions.refresh(positions)
-        self.cache_positions.refresh(positions)
-        if self._changed:
-            self.page_table.refresh(self._table)
-            self._changed = False
-
-
-class _StoreBuffers:
-    """Which decode row takes the prefilled states over."""
-
-    def __init__(self, target: Any, config: RunnerConfig) -> None:
-        rows = config.max_num_seqs
-        self.slot = DeviceInput(target, (1, 1), "int32")
-        eye = DeviceInput(target, (1, 1, rows, rows), "bfloat16")
-        eye.refresh(torch.eye(rows))
-        self.inputs = StoreInputs(self.slot.tensor, eye.tensor)
-
-    def refresh(self, slot: int) -> None:
-        """Name the row."""
-        self.slot.refresh([slot])

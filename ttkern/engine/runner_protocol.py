@@ -11,7 +11,7 @@ prefills at a time: between the first and the last step of A no step of B, thoug
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -123,11 +123,12 @@ class PrefillResult:
 class DecodeRow:
     """`token` is written at `position`, which block_table covers, and the one after it is picked.
 
+    token: None for the one that the step before picked for this row, by the device's own argmax.
     save_to: place that the state after this token goes to.
     """
 
     slot: int
-    token: int
+    token: int | None
     position: int
     block_table: Sequence[int]
     sample: SampleSpec
@@ -171,8 +172,12 @@ class Runner(Protocol):
         """Work of prefilling so many tokens from the beginning, in any unit: what a state after them saves."""
         ...
 
-    def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
-        """One token for each row, in their order. The rows are all slots that hold a prefilled sequence."""
+    def launch_decode(self, rows: Sequence[DecodeRow]) -> Callable[[], list[Sampled]]:
+        """Begin one token for each row; what is returned waits for them and gives them in the rows' order.
+
+        The rows are all slots that hold a prefilled sequence. The next step may be launched before this one's tokens
+        are waited for if all of them are the argmax, without logprobs.
+        """
         ...
 
     def release(self, slot: int) -> None:

@@ -77,6 +77,16 @@ class Scheduler:
             index += 1
         return self.running
 
+    def reserve_next_blocks(self) -> bool:
+        """Blocks for one token more of all running sequences than they have, without taking any from anybody."""
+        size = self.cache.block_size
+        short = [s for s in self.running if len(s.token_ids) + 1 > len(s.block_table) * size]
+        if len(short) > self.cache.num_available:
+            return False
+        for sequence in short:
+            sequence.block_table += self.cache.allocate(1)
+        return True
+
     def schedule_prefill(self) -> Sequence | None:
         """The sequence whose next prefill step is due; admits the head of the queue if none is under way."""
         if self.prefilling is None and self.waiting and self._free_slots:

@@ -24,6 +24,7 @@ class Sequence:
         block_table  [ b0 | b1 | .. | bn ]        blocks of block_size positions, in order
         nodes        [ n0 | n1 ]                  the first of them that the prefix cache knows
 
+    anchors     nodes in place of which it reads its own, kept because its later ones hang below them
     words       token_ids again, as the cache looks them up
     restoring   the snapshot that its first prefill step begins from
     exact       what it computes is what a cold prefill would, bit for bit
@@ -48,6 +49,7 @@ class Sequence:
         self.words = array("I", self.token_ids)
         self.block_table: list[int] = []
         self.nodes: list[Node] = []
+        self.anchors: list[Node] = []
         self.publishes = False
         self.restoring: Snapshot | None = None
         self.exact = self.verified = True
@@ -67,9 +69,9 @@ class Sequence:
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
-    def sample_spec(self) -> SampleSpec:
-        """How its next token is picked."""
-        params, step = self.params, self.num_output_tokens
+    def sample_spec(self, ahead: int = 0) -> SampleSpec:
+        """How its next token is picked, or the one `ahead` tokens after it."""
+        params, step = self.params, self.num_output_tokens + ahead
         forbidden = self._ends if step < params.min_tokens else ()
         return SampleSpec(params.temperature, params.top_p, params.top_k, self.seed, step, params.logprobs, forbidden)
 

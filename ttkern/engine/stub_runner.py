@@ -126,6 +126,7 @@ class StubRunner:
         self._state = [0] * max_num_seqs
         self._prefill_state = 0
         self._prefilling: int | None = None  # slot
+        self._picked: dict[int, int] = {}  # slot -> the token that the last decode step picked
         self._num_tokens: dict[int, int] = {}  # slot in use -> tokens it has seen
 
     def prefill(self, call: PrefillCall) -> PrefillResult:
@@ -166,6 +167,11 @@ class StubRunner:
             ]
         return PrefillResult(sampled, scores)
 
+    def launch_decode(self, rows: Sequence[DecodeRow]) -> Callable[[], list[Sampled]]:
+        """Decode now; the tokens can be had later."""
+        sampled = self.decode(rows)
+        return lambda: sampled
+
     def decode(self, rows: Sequence[DecodeRow]) -> list[Sampled]:
         """One token per row."""
         slots = [row.slot for row in rows]
@@ -177,13 +183,15 @@ class StubRunner:
             seen = self._num_tokens[row.slot]
             if row.position != seen:
                 raise RunnerMisuse(f"slot {row.slot} has seen {seen} tokens and decodes position {row.position}")
-            self._check_tokens([row.token])
+            token = self._picked.get(row.slot, -1) if row.token is None else row.token
+            self._check_tokens([token])
             self._check_table(row.block_table, row.position + 1)
-            self._state[row.slot] = next_state(self._state[row.slot], row.token)
+            self._state[row.slot] = next_state(self._state[row.slot], token)
             self._write(row.block_table, row.position, [self._state[row.slot]])
             self._num_tokens[row.slot] = seen + 1
             self._save(row.save_to, self._state[row.slot], seen + 1)
             sampled.append(self._next(row.slot, row.block_table, row.sample))
+        self._picked = {row.slot: one.token for row, one in zip(rows, sampled, strict=True)}
         return sampled
 
     def move_snapshot(self, source: int, target: int) -> None:

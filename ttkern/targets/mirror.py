@@ -29,6 +29,8 @@ _EMULATED_ONLY = (
     "synchronize_device",
     "to_torch",
     "open_device",
+    "record_event",
+    "event_synchronize",
 )
 _ALLOCATIONS = ("from_torch", "full", "zeros", "empty")
 

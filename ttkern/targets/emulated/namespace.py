@@ -101,6 +101,13 @@ class Namespace:
         """Forget."""
         device.release_trace(trace_id)
 
+    def record_event(self, device: Device, cq_id: int = 0) -> None:
+        """A mark in the queue. Everything before it has run when its call returns."""
+        device.refuse_in_capture("record_event")
+
+    def event_synchronize(self, event: None) -> None:
+        """Wait for a mark."""
+
     # making, moving and reading tensors
 
     def from_torch(

@@ -7,7 +7,17 @@ from typing import Any
 
 import torch
 
-from ttkern.targets.emulated.dispatch import InPlace, Out, View, need_dtype, need_layout, op, overwrite, require
+from ttkern.targets.emulated.dispatch import (
+    InPlace,
+    Out,
+    View,
+    need_dtype,
+    need_layout,
+    op,
+    overwrite,
+    require,
+    writable,
+)
 from ttkern.targets.emulated.tensor import Tensor
 from ttkern.targets.emulated.types import TILE, DataType, Layout, MemoryConfig
 
@@ -202,6 +212,19 @@ def embedding(
     return Out(
         torch.nn.functional.embedding(ids, table), dtype or weight.dtype, layout or Layout.ROW_MAJOR, memory_config
     )
+
+
+@op("plus_one")
+def plus_one(input_tensor: Tensor, *, skip_negative_entries: bool = False) -> InPlace:
+    """Every entry one more, in place."""
+    need_dtype("plus_one", "input_tensor", input_tensor, DataType.INT32, DataType.UINT32)
+    need_layout("plus_one", "input_tensor", input_tensor, Layout.ROW_MAJOR)
+
+    def write() -> None:
+        values = writable(input_tensor)
+        values += (values >= 0).to(values.dtype) if skip_negative_entries else 1
+
+    return InPlace(input_tensor, write)
 
 
 @op("argmax")
