@@ -21,6 +21,7 @@ from ttkern.evidence.stored import fingerprint, load, save
 from ttkern.evidence.tracing import check_traces
 from ttkern.model.config import ModelConfig
 from ttkern.model.presets import preset
+from ttkern.model.work import state_bytes
 from ttkern.targets import open_target
 from ttkern.targets.real.library import find_ttnn
 
@@ -74,6 +75,8 @@ def run_check(options: CheckOptions, *, as_json: bool, fresh: bool = False) -> b
         num_blocks=max(1, options.kv_cache_tokens // options.block_size),
         max_num_seqs=options.max_num_seqs,
         kv_cache_dtype=options.kv_cache_dtype,
+        snapshot_bytes=state_bytes(config),  # prefix caching as it is served, with one state of each kind
+        snapshot_device_bytes=state_bytes(config) if options.target == "simulated" else 0,
     )
 
     def track(items: Iterable[Any], what: str) -> Iterator[Any]:
