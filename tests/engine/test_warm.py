@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("transformers.models.qwen3_5", reason="the model under test is made by transformers")
 
+from tests.engine.test_engine_on_device import Letters
 from tests.reference_model import SHAPES, StateDictSource, reference_model
 from ttkern.engine.config import EngineConfig
 from ttkern.engine.engine import Engine
@@ -22,18 +23,6 @@ from ttkern.model.work import state_bytes
 from ttkern.targets import open_target
 
 CHUNK, BLOCK, TOKENS, VOCAB = 128, 64, 5, 256
-
-
-class Letters:
-    """A tokenizer of one character per id."""
-
-    eos_token_ids: frozenset[int] = frozenset()
-
-    def encode(self, text: str) -> list[int]:
-        return [ord(c) - 0x4E00 for c in text]
-
-    def decode(self, ids: Any, skip_special_tokens: bool = True) -> str:
-        return "".join(chr(0x4E00 + i) for i in ids)
 
 
 class Recorder(DeviceRunner):
