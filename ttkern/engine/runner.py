@@ -35,7 +35,7 @@ from ttkern.model.decoder import HEAD_ROWS, Decoder, PrefillInputs
 from ttkern.model.work import prefill_flops, state_bytes
 
 MIN_BUCKET = 128
-MAX_PLACES = 1 << 16  # of snapshots; no more than can be counted quickly
+MAX_PLACES = 1 << 12  # of snapshots: each that makes room for another is searched for among all
 Track = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
