@@ -2,9 +2,10 @@
 # @MARK@: for ttsim in fast dispatch. Never for a card: kernels that compute are empty.
 """Answers for Tenstorrent's compiler with a stock RISC-V GCC; laid into an overlay and called there by ttnn.
 
-Compiled for real: BRISC's firmware, the dispatch kernels, and the kernels of MOVERS. Every other kernel of a
-data-movement processor waits for its go message and returns; it is compiled once and kept. Compute kernels are empty,
-the other firmware is the wheel's precompiled one.
+Compiled for real: BRISC's firmware, the dispatch kernels, and the kernels whose names MOVERS begin (a slash ends a
+name). Those are both sides of an op: with one real and one waiting, the first would wait for the other for ever. Every
+other kernel of a data-movement processor waits for its go message and returns; it is compiled once and kept. Compute
+kernels are empty, the other firmware is the wheel's precompiled one.
 """
 
 import glob
@@ -19,10 +20,10 @@ from pathlib import Path
 ROOT = Path("@ROOT@")
 MOVERS = (
     "cq_",  # prefetch and dispatch
-    "reader_unary_start_id",  # ttnn.copy of tiles
-    "writer_unary_start_id",
-    "reader_unary_stick_layout_interleaved_start_id",  # ttnn.copy of rows
-    "writer_unary_stick_layout_interleaved_start_id",
+    "reader_unary_start_id/",  # ttnn.copy of tiles
+    "writer_unary_start_id/",
+    "reader_unary_stick_layout_interleaved_start_id/",  # ttnn.copy of rows
+    "writer_unary_stick_layout_interleaved_start_id/",
     "reader_fill_cache",  # paged_fill_cache
     "writer_fill_cache",
 )
