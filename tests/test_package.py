@@ -66,7 +66,7 @@ def test_one_version_everywhere() -> None:
 def test_help_lists_every_option_that_the_server_has() -> None:
     shown = set(re.findall(r"--[a-z-]+", ttkern_command("serve", "--help").stdout))
     fields = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ServeOptions)}
-    assert shown == fields | {"--help"}
+    assert shown == fields | {"--help", "--no-enable-prefix-caching"}
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,11 @@ def paged_scaled_dot_product_attention_decode(draw: Draw) -> Call:
     return Call([On(normal(draw, 1, rows, heads, dim)), k, v, table], both)
 
 
+def plus_one(draw: Draw) -> Call:
+    values = draw(st.lists(st.sampled_from([-7, -1, 0, 5, 2**31 - 2]), min_size=1, max_size=9))
+    return Call([On(torch.tensor(values), "int32", "ROW_MAJOR_LAYOUT")], {"skip_negative_entries": draw(st.booleans())})
+
+
 CALLS: dict[str, list[Callable[[Draw], Call]]] = {
     **{name: [binary, scalar, whole] for name in ("add", "subtract", "multiply")},
     **{name: [unary] for name in ("sigmoid", "silu", "exp", "clone")},
@@ -281,6 +286,7 @@ CALLS: dict[str, list[Callable[[Draw], Call]]] = {
     "matmul": [matmul],
     "rms_norm": [rms_norm],
     "sum": [sum_],
+    "plus_one": [plus_one],
     "argmax": [argmax],
     "embedding": [embedding],
     "transformer.chunk_gated_delta_rule": [chunk_gated_delta_rule],

@@ -216,13 +216,13 @@ def embedding(
 
 @op("plus_one")
 def plus_one(input_tensor: Tensor, *, skip_negative_entries: bool = False) -> InPlace:
-    """Every entry one more, in place."""
+    """Every entry one more, in place; or only those from 0 up to the last that can be."""
     need_dtype("plus_one", "input_tensor", input_tensor, DataType.INT32, DataType.UINT32)
     need_layout("plus_one", "input_tensor", input_tensor, Layout.ROW_MAJOR)
 
     def write() -> None:
         values = writable(input_tensor)
-        values += (values >= 0).to(values.dtype) if skip_negative_entries else 1
+        values += ((values >= 0) & (values < 2**31 - 1)).to(values.dtype) if skip_negative_entries else 1
 
     return InPlace(input_tensor, write)
 
