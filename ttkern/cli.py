@@ -74,6 +74,10 @@ def serve(
     ] = None,
     snapshot_bytes: Annotated[int, typer.Option(help="Host memory for the states that this takes.")] = 4 << 30,
     snapshot_device_bytes: Annotated[int, typer.Option(help="Device memory for the same.")] = 0,
+    cost_table: Annotated[
+        Path | None,
+        typer.Option(help="JSON of what prefill steps cost, for the planner.", show_default="exact buckets first"),
+    ] = None,
     enforce_eager: Annotated[
         bool, typer.Option("--enforce-eager", help="No traces: every step is dispatched op by op.")
     ] = False,
@@ -101,6 +105,7 @@ def serve(
         enable_prefix_caching=enable_prefix_caching,
         snapshot_bytes=snapshot_bytes,
         snapshot_device_bytes=snapshot_device_bytes,
+        cost_table=cost_table,
         enforce_eager=enforce_eager,
         trace_region_size=trace_region_size,
         watchdog_seconds=watchdog_seconds,

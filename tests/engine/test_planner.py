@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttkern.engine.planner import CostTable, plan
+from ttkern.errors import TtkernError
 
 CHUNK, BUCKETS, MASKED = 2048, (1024, 512, 256, 128), (128, 64, 32)
 # Masked buckets up to a chunk, so that one padded step is a choice.
@@ -125,3 +128,37 @@ def test_dear_launches_choose_one_padded_step_and_cheap_ones_the_exact_steps():
 def test_what_cannot_be_planned_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         plan(*arguments)
+
+
+GOOD_TABLE = {name: dict.fromkeys(PATHS, 5.0) for name in ("launch_us", "token_us")}
+
+
+def test_a_cost_table_comes_from_a_file(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(GOOD_TABLE))
+    assert CostTable.from_file(path).step_ns("traced_bucket", 100) == 505_000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "launch_us must give a cost for each of traced_chunk, traced_bucket, masked_bucket"),
+        (json.dumps({"launch_us": GOOD_TABLE["launch_us"]}), "token_us must give a cost for each of"),
+        (
+            json.dumps(GOOD_TABLE | {"token_us": GOOD_TABLE["token_us"] | {"masked_bucket": -1}}),
+            "masked_bucket is -1; it must be",
+        ),
+        (
+            json.dumps(GOOD_TABLE | {"token_us": GOOD_TABLE["token_us"] | {"masked_bucket": "x"}}),
+            "masked_bucket is 'x'",
+        ),
+    ],
+)
+def test_a_bad_cost_table_is_one_line(text, said, tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    with pytest.raises(TtkernError) as error:
+        CostTable.from_file(path)
+    assert said in str(error.value)
+    assert str(path) in str(error.value)

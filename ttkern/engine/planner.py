@@ -7,12 +7,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
 
-from ttkern.engine.runner_protocol import Path, PrefillStep
+from ttkern.engine.runner_protocol import Path as StepPath
+from ttkern.engine.runner_protocol import PrefillStep
+from ttkern.errors import TtkernError
 
-Lengths = tuple[tuple[Path, int], ...]
+Lengths = tuple[tuple[StepPath, int], ...]
 
 
 @dataclass(frozen=True)
@@ -22,10 +27,27 @@ class CostTable:
     Each mapping has an entry for "traced_chunk", "traced_bucket" and "masked_bucket".
     """
 
-    launch_us: Mapping[Path, float]
-    token_us: Mapping[Path, float]
+    launch_us: Mapping[StepPath, float]
+    token_us: Mapping[StepPath, float]
 
-    def step_ns(self, path: Path, bucket: int) -> int:
+    @classmethod
+    def from_file(cls, path: Path) -> CostTable:
+        """Read {"launch_us": {path: us}, "token_us": {path: us}}. Raises TtkernError, naming what is wrong."""
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TtkernError(f"{path}: cannot be read as JSON: {error}") from error
+        kinds = get_args(StepPath)
+        for name in ("launch_us", "token_us"):
+            costs = table.get(name) if isinstance(table, dict) else None
+            if not isinstance(costs, dict) or sorted(costs) != sorted(kinds):
+                raise TtkernError(f"{path}: {name} must give a cost for each of {', '.join(kinds)}")
+            for kind, cost in costs.items():
+                if type(cost) not in (int, float) or not 0 <= cost < 1e12:
+                    raise TtkernError(f"{path}: {name} of {kind} is {cost!r}; it must be microseconds, at least 0")
+        return cls(table["launch_us"], table["token_us"])
+
+    def step_ns(self, path: StepPath, bucket: int) -> int:
         """Cost of one step in whole nanoseconds, so that sums compare exactly in whatever order."""
         return round(1000 * (self.launch_us[path] + self.token_us[path] * bucket))
 
@@ -54,7 +76,7 @@ def plan(
     if resume_at % unit:
         raise ValueError(f"resume at {resume_at} is not a multiple of the smallest exact bucket, {unit}")
     chunks, tail = divmod(prompt_tokens - resume_at, chunk_tokens)
-    lengths: list[tuple[Path, int]] = [("traced_chunk", chunk_tokens)] * chunks
+    lengths: list[tuple[StepPath, int]] = [("traced_chunk", chunk_tokens)] * chunks
     lengths += (
         _exact_tail(tail, buckets, masked_buckets)
         if costs is None
@@ -69,8 +91,8 @@ def plan(
     return tuple(steps)
 
 
-def _exact_tail(tail: int, buckets: Sequence[int], masked_buckets: Sequence[int]) -> list[tuple[Path, int]]:
-    lengths: list[tuple[Path, int]] = []
+def _exact_tail(tail: int, buckets: Sequence[int], masked_buckets: Sequence[int]) -> list[tuple[StepPath, int]]:
+    lengths: list[tuple[StepPath, int]] = []
     for bucket in sorted(buckets, reverse=True):
         count, tail = divmod(tail, bucket)
         lengths += [("traced_bucket", bucket)] * count
@@ -90,7 +112,7 @@ def _smallest_masked(tail: int, masked_buckets: Sequence[int]) -> int:
 
 def _cheapest_tail(
     tail: int, buckets: Sequence[int], masked_buckets: Sequence[int], costs: CostTable
-) -> list[tuple[Path, int]]:
+) -> list[tuple[StepPath, int]]:
     """Dynamic programming over what is left. Ties go to the exact path and to the larger bucket, so that the lengths
     descend and the rest of a plan is the plan of the rest."""
     best: dict[int, tuple[int, Lengths] | None] = {0: (0, ())}

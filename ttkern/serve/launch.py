@@ -10,7 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track as show_progress
 
+from ttkern.engine.config import EngineConfig
 from ttkern.engine.engine import Engine
+from ttkern.engine.planner import CostTable
 from ttkern.engine.runner import DeviceRunner, RunnerConfig
 from ttkern.errors import TtkernError
 from ttkern.model.config import ModelConfig
@@ -29,6 +31,7 @@ def launch(options: ServeOptions) -> None:
     console = Console(stderr=True)
     model_config = ModelConfig.from_folder(options.model)  # before a port is taken or a device opened
     limits = runner_config(options, model_config)
+    costs = None if options.cost_table is None else CostTable.from_file(options.cost_table)
     listener = bind(options.host, options.port)
     with listener:
         target = open_device(options)
@@ -39,7 +42,12 @@ def launch(options: ServeOptions) -> None:
         console.print(caching_line(runner), highlight=False)
         console.print(f"traces: {', '.join(trace.name for trace in runner.traces)}", highlight=False)
         name = options.served_model_name or options.model.resolve().name
-        app = create_app(EngineLoop(Engine(runner, loaded.tokenizer)), loaded.tokenizer, loaded.chat_template, name)
+        app = create_app(
+            EngineLoop(Engine(runner, loaded.tokenizer, EngineConfig(costs=costs))),
+            loaded.tokenizer,
+            loaded.chat_template,
+            name,
+        )
         host, port = listener.getsockname()[:2]
         print(greeting(host, port, name), flush=True)
         run(app, listener)

@@ -32,6 +32,7 @@ class ServeOptions:
     enable_prefix_caching  skip the prefill of what was sent before (None: where the other options allow it)
     snapshot_bytes    host memory for the GDN states that this takes
     snapshot_device_bytes  device memory for the same: faster to come back to, spilled to the host when full
+    cost_table        JSON file of what prefill steps cost, for the planner (None: exact buckets first)
     enforce_eager     no traces: every step is dispatched op by op
     trace_region_size bytes of DRAM set aside for traces, on real targets
     watchdog_seconds  silicon: end the process, naming the op, when the device takes longer over one (0: never)
@@ -54,6 +55,7 @@ class ServeOptions:
     enable_prefix_caching: bool | None = None
     snapshot_bytes: int = 4 << 30
     snapshot_device_bytes: int = 0
+    cost_table: Path | None = None
     enforce_eager: bool = False
     trace_region_size: int = 0
     watchdog_seconds: float = 0
