@@ -128,7 +128,7 @@ def check(
     block_size: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 64,
     kv_cache_dtype: Annotated[KvCacheDtype, typer.Option(help="dtype of the KV cache; auto is bfloat16.")] = "auto",
     kv_cache_tokens: Annotated[
-        int | None, typer.Option(help="Tokens that the KV pool holds.", show_default="max-model-len")
+        int | None, typer.Option(help="Tokens that the KV pool holds.", show_default="one sequence of max-model-len")
     ] = None,
     trace_region_size: Annotated[int, typer.Option(help="Bytes of DRAM for traces, on a simulator.")] = 1 << 30,
     fresh: Annotated[
@@ -143,24 +143,20 @@ def check(
 
     Exit code 1 if anything was refused.
     """
-    from ttkern.evidence.check_command import CheckOptions, run_check
-
-    if kv_cache_tokens is None:
-        kv_cache_tokens = max_model_len
-    kv_dtype = "bfloat16" if kv_cache_dtype == "auto" else kv_cache_dtype
-    options = CheckOptions(
-        model,
-        target,
-        weight_dtype,
-        max_model_len,
-        max_num_seqs,
-        chunk_tokens,
-        block_size,
-        kv_dtype,
-        kv_cache_tokens,
-        trace_region_size if target == "simulated" else 0,
+    sizes = ServeOptions(
+        model=Path(model),
+        target=target,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        chunk_tokens=chunk_tokens,
+        block_size=block_size,
+        kv_cache_dtype=kv_cache_dtype,
+        kv_cache_tokens=kv_cache_tokens,
+        trace_region_size=trace_region_size,
     )
-    if not run_check(options, as_json=json, fresh=fresh):
+    from ttkern.evidence.check_command import run_check
+
+    if not run_check(model, sizes, weight_dtype, as_json=json, fresh=fresh):
         raise typer.Exit(1)
 
 

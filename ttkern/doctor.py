@@ -18,6 +18,7 @@ from rich.table import Table
 
 from ttkern import __version__
 from ttkern.errors import TtkernError
+from ttkern.output import draw, write
 from ttkern.targets import TARGETS
 from ttkern.targets.real.library import find_ttnn
 from ttkern.targets.real.overlay import cache_folder
@@ -54,15 +55,22 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at everything. Takes some seconds: each target is opened."""
     findings = [Finding("ttkern", True, f"{__version__}, Python {platform.python_version()}, {platform.machine()}")]
-    for name in PACKAGES:
-        try:
-            findings.append(Finding(name, True, version(name)))
-        except PackageNotFoundError:
-            findings.append(Finding(name, False, "not installed"))
+    findings += map(_package, PACKAGES)
     findings += [_compiler(), _cross_compiler(), _simulator(), _cards(), _memory(), _disk()]
     for name in track(TARGETS, "opening targets", console=Console(stderr=True), transient=True):
         findings.append(_open(name))
     return findings
+
+
+def _package(name: str) -> Finding:
+    try:
+        if name == "ttnn":
+            find_ttnn("mock")
+        return Finding(name, True, version(name))
+    except PackageNotFoundError:
+        return Finding(name, False, "not installed")
+    except TtkernError as error:
+        return Finding(name, False, str(error))
 
 
 def _compiler() -> Finding:
@@ -103,8 +111,10 @@ def _memory() -> Finding:
 def _disk() -> Finding:
     folder = cache_folder()
     there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        return Finding("cache folder", False, f"{folder}: {there} is no folder that can be written to")
     gib = shutil.disk_usage(there).free / 2**30
-    return Finding("cache folder", os.access(there, os.W_OK), f"{folder}, {gib:.1f} GiB free")
+    return Finding("cache folder", gib >= 1, f"{folder}, {gib:.1f} GiB free")
 
 
 def _open(name: str) -> Finding:
@@ -123,12 +133,12 @@ def run_doctor(*, as_json: bool) -> bool:
     """Print what was found; whether the emulated target opens, without which nothing works."""
     findings = examine()
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings]))
+        write(json.dumps([asdict(finding) for finding in findings]))
     else:
         table = Table(box=None, pad_edge=False)
         for column in ("", "what", "found"):
             table.add_column(column, overflow="fold")
         for finding in findings:
             table.add_row("[green]yes" if finding.ok else "[yellow]no", finding.what, finding.found)
-        Console().print(table)
+        draw(lambda console: console.print(table))
     return next(finding.ok for finding in findings if finding.what == "target emulated")

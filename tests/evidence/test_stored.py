@@ -19,6 +19,7 @@ REPORT = Report(
     paths=[PathRow("decode", 3, 1.25, [CallRow("linear", 3, 2.0, 6.0)])],
     memory=Memory(10, 1, 2, 3, 6, 64, 128),
     refused="because",
+    does_not_fit=None,
 )
 
 
@@ -35,7 +36,9 @@ def test_a_report_comes_back_as_it_was(cache: Path) -> None:
     assert [path.name for path in cache.iterdir()] == ["k.json"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"ops": 3}', '{"model": 1'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "{}", "[]", "null", '{"ops": 3}', '{"model": 1', '{"model": "m", "ops": []}']
+)
 def test_a_broken_one_is_none(cache: Path, content: str) -> None:
     cache.mkdir(parents=True)
     (cache / "k.json").write_text(content)
@@ -47,6 +50,12 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     save(REPORT, "k")
     assert load(Report, "k") is None
+
+
+def test_what_cannot_be_replaced_leaves_nothing_half_written(cache: Path) -> None:
+    (cache / "k.json").mkdir(parents=True)
+    save(REPORT, "k")
+    assert [path.name for path in cache.iterdir()] == ["k.json"]
 
 
 def test_the_key_follows_sources_library_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

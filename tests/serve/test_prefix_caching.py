@@ -13,8 +13,8 @@ from ttkern.errors import TtkernError
 from ttkern.model.checkpoint import SMALL
 from ttkern.model.tokenizer import Tokenizer
 from ttkern.model.work import state_bytes
-from ttkern.serve.launch import runner_config
 from ttkern.serve.options import ServeOptions
+from ttkern.serve.sizes import runner_config
 
 from live_server import MODEL, LiveServer, StubRunner, small_stub
 

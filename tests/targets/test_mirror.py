@@ -101,6 +101,22 @@ def test_the_decoder_from_weights_to_decoded_tokens(folder: Path, kv_dtype: str)
     assert got == answer(open_target("emulated"), folder, kv_dtype)
 
 
+@pytest.mark.parametrize(
+    ("longest", "chunk", "blocks", "rows"),
+    [(1, 256, 1, 1), (65, 64, 2, 1), (300, 256, 5, 9), (1024, 128, 16, 1), (520, 64, 9, 3)],
+)
+def test_no_pool_is_too_small_for_real_ttnn(folder: Path, longest: int, chunk: int, blocks: int, rows: int) -> None:
+    """The page table is as wide as the longest sequence, rounded up; the pool may hold fewer blocks than that."""
+    target, config = open_target("mirror"), ModelConfig.from_folder(folder)
+    limits = RunnerConfig(max_model_len=longest, chunk_tokens=chunk, num_blocks=blocks, max_num_seqs=rows)
+    weights = load_decoder_weights(target, config, open_weights(folder, config), positions=longest)
+    runner = DeviceRunner(Decoder(target, config, weights, attention_chunk=limits.attention_chunk), limits)
+    runner.start()
+    step = PrefillStep("masked_bucket", 0, 1, 32)
+    runner.prefill(PrefillCall(0, step, [1], [0], True, True, GREEDY, None, None))
+    target.close()
+
+
 def plant(target: Target, name: str, function: Any) -> None:
     """Another function in place of one of the emulated ttnn's."""
     setattr(target.ttnn._real, name, function)
@@ -136,4 +152,99 @@ def test_another_output_is_an_error(result: dict[str, Any], said: str) -> None:
     with pytest.raises(MirrorError) as error:
         target.ttnn.add(x, x)
     assert said in str(error.value)
+    target.close()
+
+
+def test_another_number_of_outputs_is_an_error() -> None:
+    target = open_target("mirror")
+    x = target.ttnn.empty((64, 32), dtype=target.ttnn.bfloat16, layout=target.ttnn.TILE_LAYOUT, device=target.device)
+    plant(target, "add", lambda a, b: (a, b))
+    with pytest.raises(MirrorError, match="add: 2 outputs on the emulated device, 1 in real ttnn"):
+        target.ttnn.add(x, x)
+    target.close()
+
+
+def test_a_function_that_real_ttnn_lacks_is_an_error() -> None:
+    target = open_target("mirror")
+    plant(target, "addd", lambda a, b: a)
+    with pytest.raises(MirrorError, match="real ttnn has no addd"):
+        target.ttnn.addd(1, 2)
+    target.close()
+
+
+def test_a_shared_buffer_that_is_none_is_an_error() -> None:
+    target = open_target("mirror")
+    emulated = target.ttnn._real
+    x = target.ttnn.empty((64, 32), dtype=emulated.bfloat16, layout=emulated.TILE_LAYOUT, device=target.device)
+    reshape = emulated.reshape
+    plant(target, "add", lambda a, b: reshape(a, (64, 32)))
+    with pytest.raises(MirrorError, match="add, output 0: an input's memory on the emulated device, memory of its own"):
+        target.ttnn.add(x, x)
+    plant(target, "reshape", lambda a, shape: emulated.clone(a))
+    with pytest.raises(MirrorError, match="reshape, output 0: memory of its own on the emulated device, an input's"):
+        target.ttnn.reshape(x, (64, 32))
+    target.close()
+
+
+def test_what_is_read_is_compared() -> None:
+    for wrong, said in (
+        (lambda values: values.to(torch.int32), "to_torch: torch.int32 on the emulated device, torch.uint32 in real"),
+        (lambda values: values[0], r"to_torch: \[32\] on the emulated device, \[2, 32\] in real ttnn"),
+    ):
+        target = open_target("mirror")
+        x = target.ttnn.from_torch(torch.zeros(2, 32, dtype=torch.int64), device=target.device)
+        read = target.ttnn._real.to_torch
+        plant(target, "to_torch", lambda t, read=read, wrong=wrong: wrong(read(t)))
+        with pytest.raises(MirrorError, match=said):
+            target.ttnn.to_torch(x)
+        target.close()
+
+
+RANK4 = [(1, 1, 1, 32), (1, 1, 32, 32), (4, 1, 32, 64), (2, 3, 40, 32)]
+
+
+@pytest.mark.parametrize("layout", ["TILE_LAYOUT", "ROW_MAJOR_LAYOUT"])
+@pytest.mark.parametrize("shape", RANK4)
+def test_where_nothing_changes_both_return_the_same_memory(shape: tuple[int, ...], layout: str) -> None:
+    """The mirror compares whose memory an output lies in; here it does for whatever may change nothing."""
+    target = open_target("mirror")
+    ttnn = target.ttnn
+    x = ttnn.empty(shape, dtype=ttnn.bfloat16, layout=getattr(ttnn, layout), device=target.device)
+    zero = (0,) * len(shape)
+    for config in (None, ttnn.DRAM_MEMORY_CONFIG, ttnn.L1_MEMORY_CONFIG):
+        ttnn.slice(x, zero, shape, memory_config=config)
+        ttnn.concat([x], dim=0, memory_config=config)
+        ttnn.to_memory_config(x, config or ttnn.DRAM_MEMORY_CONFIG)
+    for a, b in ((0, 1), (1, 2), (2, 3), (1, 1), (2, 2)):
+        ttnn.transpose(x, a, b)
+    for order in ((0, 1, 2, 3), (1, 0, 2, 3), (0, 2, 1, 3)):
+        ttnn.permute(x, order)
+    ttnn.to_layout(x, getattr(ttnn, layout))
+    ttnn.typecast(x, ttnn.bfloat16)
+    ttnn.reshape(x, (1, *shape))
+    ttnn.to_device(x, target.device)
+    ttnn.from_device(ttnn.from_device(x))
+    target.close()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int32", "uint32", "int64"])
+def test_tensors_made_and_read_without_a_dtype_are_those_of_real_ttnn(dtype: str) -> None:
+    target = open_target("mirror")
+    ttnn, values = target.ttnn, torch.zeros(3, 32).to(getattr(torch, dtype))
+    ttnn.to_torch(ttnn.from_torch(values))
+    ttnn.to_torch(ttnn.from_torch(values, device=target.device))
+    ttnn.from_torch(values, dtype=ttnn.bfloat8_b)
+    ttnn.from_torch(values, dtype=ttnn.bfloat16, memory_config=ttnn.L1_MEMORY_CONFIG)
+    ttnn.event_synchronize(ttnn.record_event(target.device))
+    target.close()
+
+
+def test_what_would_end_the_process_is_refused_before_real_ttnn_sees_it() -> None:
+    target = open_target("mirror")
+    with pytest.raises(RuntimeError, match=r"torch\.float64 has no ttnn dtype of its own"):
+        target.ttnn.from_torch(torch.zeros(32, 32, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="cq_id 1 is out of range"):
+        target.ttnn.record_event(target.device, 1)
+    with pytest.raises(RuntimeError, match="give the device"):
+        target.ttnn.empty((32, 32), dtype=target.ttnn.bfloat16)
     target.close()

@@ -108,6 +108,11 @@ class RunnerConfig:
         blocks = -(-max(self.max_model_len, self.chunk_tokens) // self.block_size)
         return -(-blocks // 8) * 8
 
+    @property
+    def device_blocks(self) -> int:
+        """Blocks of the pool: one more for scratch, and no fewer than a row of the page table, or ttnn refuses it."""
+        return max(self.num_blocks + 1, self.page_table_width)
+
 
 def _powers(low: int, high: int) -> list[int]:
     return [1 << e for e in range(high.bit_length() - 1, low.bit_length() - 2, -1)] if high >= low else []
@@ -134,7 +139,7 @@ class DeviceRunner:
         )
         self.scratch_block = config.num_blocks
         self.state = decoder.allocate_state(
-            num_blocks=config.num_blocks + 1,
+            num_blocks=config.device_blocks,
             block_size=config.block_size,
             rows=config.max_num_seqs,
             kv_dtype=config.kv_cache_dtype,

@@ -6,25 +6,31 @@ is mocked, so it is a LOWER BOUND of a card's dispatch cost.
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from ops import all_ops
 from ops.registry import Op, to_device
 from ttkern.engine.runner import DeviceRunner, RunnerConfig
+from ttkern.errors import TtkernError
 from ttkern.model.config import ModelConfig
 from ttkern.model.decoder import Decoder
 from ttkern.model.device_weights import NoData, load_decoder_weights
 from ttkern.targets import Target
 from ttkern.targets.proxy import Proxy
+from ttkern.targets.real.library import reason
+from ttkern.targets.real.overlay import cache_folder
 
 WARM_CALLS = 5
 # Reading the allocator takes 2 ms. Layers of a kind use the same memory, and so many calls hold every kind of layer.
 WATCHED_CALLS = 512
+# ttnn's words where its compiler failed or its cache folder could not be written, which is nothing about the call.
+BUILD_FAILED = ("jit_build", "Failed to generate binaries", "No space left on device", "filesystem error")
 GIB = 1 << 30
 Track = Callable[[Iterable[Any], str], Iterable[Any]]
 
@@ -84,14 +90,14 @@ class Report:
     does_not_fit  ttnn's own words for what the whole model asked of memory, None where it fits
     """
 
-    model: str = ""
-    measured: str = ""
-    layers: int = 0
-    ops: list[OpRow] = field(default_factory=list)
-    paths: list[PathRow] = field(default_factory=list)
-    memory: Memory | None = None
-    refused: str | None = None
-    does_not_fit: str | None = None
+    model: str
+    measured: str
+    layers: int
+    ops: list[OpRow]
+    paths: list[PathRow]
+    memory: Memory | None
+    refused: str | None
+    does_not_fit: str | None
 
     @property
     def ok(self) -> bool:
@@ -103,38 +109,48 @@ class Report:
         return {**asdict(self), "ok": self.ok, "host_time": "lower bound: command-queue writes are mocked"}
 
 
-def first_line(error: BaseException) -> str:
-    """ttnn's reason without its backtrace: the line after `info:` where there is one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if "info:" in lines[:-1]:
-        return lines[lines.index("info:") + 1]
-    return lines[0] if lines else type(error).__name__
-
-
 def check(
     target: Target, name: str, config: ModelConfig, limits: RunnerConfig, weight_dtype: str, track: Track
 ) -> Report:
-    """Ops first, then the decoder; where the whole does not fit, one layer of each kind."""
+    """Ops first, then the decoder; where the whole does not fit, one layer of each kind.
+
+    Raises TtkernError where ttnn could not ask its compiler: that is no verdict on a call.
+    """
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    report = Report(model=name, measured=now, layers=config.num_hidden_layers, ops=check_ops(target, track))
+    report = Report(name, now, config.num_hidden_layers, check_ops(target, track), [], None, None, None)
     try:
         report.paths, report.memory = check_decoder(target, config, limits, weight_dtype, track)
-    except (RuntimeError, TypeError) as error:
-        reason = first_line(error)
-        if "out of memory" not in reason.lower():
-            report.refused = reason
-            return report
-        report.does_not_fit = reason
-    if report.does_not_fit:
-        kinds = tuple(dict.fromkeys(config.layer_types))
-        report.layers = len(kinds)
-        small = replace(config, num_hidden_layers=len(kinds), layer_types=kinds)
-        few = replace(limits, num_blocks=-(-limits.max_model_len // limits.block_size))
-        try:
-            report.paths, _ = check_decoder(target, small, few, weight_dtype, track)
-        except (RuntimeError, TypeError) as error:
-            report.refused = first_line(error)
+        return report
+    except Exception as error:
+        said = refusal(error)
+    if "out of memory" not in said.lower():
+        report.refused = said
+        return report
+    report.does_not_fit = said
+    kinds = tuple(dict.fromkeys(config.layer_types))
+    report.layers = len(kinds)
+    small = replace(config, num_hidden_layers=len(kinds), layer_types=kinds)
+    few = replace(limits, num_blocks=-(-limits.max_model_len // limits.block_size))
+    try:
+        report.paths, _ = check_decoder(target, small, few, weight_dtype, track)
+    except Exception as error:
+        report.refused = refusal(error)
     return report
+
+
+def refusal(error: Exception) -> str:
+    """What ttnn, or an op's own code, says against a call.
+
+    Raises TtkernError for what says nothing of the call: bad input, a compiler that could not run.
+    """
+    if isinstance(error, TtkernError):
+        raise error
+    if any(word in str(error) for word in BUILD_FAILED):
+        free = shutil.disk_usage(cache_folder()).free / GIB
+        raise TtkernError(
+            f"ttnn could not build a kernel in {cache_folder()} ({free:.1f} GiB free there): {reason(error)}"
+        ) from error
+    return reason(error)
 
 
 def check_ops(target: Target, track: Track) -> list[OpRow]:
@@ -153,8 +169,8 @@ def _check_op(target: Target, op: Op, variant: str, case: Any) -> OpRow:
 
         outputs = [f"{list(t.shape)} {t.dtype.name} {t.layout.name}" for t in call()]
         return OpRow(op.name, variant, case.name, None, outputs, 1e3 * _warm_ms(call))
-    except (RuntimeError, TypeError) as error:
-        return OpRow(op.name, variant, case.name, first_line(error), [], None)
+    except Exception as error:
+        return OpRow(op.name, variant, case.name, refusal(error), [], None)
 
 
 def _warm_ms(call: Callable[[], Any]) -> float:
@@ -196,7 +212,7 @@ def check_decoder(
         paths.append(PathRow(trace.name, sum(row.calls for row in calls), host_ms, calls))
     cache = runner.state.kv[0].k if runner.state.kv else None
     per_block = _block_bytes(target, cache, config.num_attention_layers)
-    kv_bytes = per_block * (limits.num_blocks + 1)
+    kv_bytes = per_block * limits.device_blocks
     spare = (total - peak) // per_block * limits.block_size if per_block else 0
     tokens = limits.num_blocks * limits.block_size
     memory = Memory(

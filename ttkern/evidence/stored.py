@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import tempfile
 from collections.abc import Iterable
@@ -57,9 +56,10 @@ def save(report: object, key: str) -> None:
     path = _path(key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
-            part.write(TypeAdapter(type(report)).dump_json(report))
-        os.replace(part.name, path)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
+            part = Path(folder, path.name)
+            part.write_bytes(TypeAdapter(type(report)).dump_json(report))
+            part.replace(path)
     except OSError:
         return
 

@@ -17,7 +17,7 @@ from typing import Any
 from ttkern.engine.runner import DeviceRunner, RunnerConfig
 from ttkern.engine.runner_protocol import DecodeRow, PrefillCall, PrefillStep, SampleSpec
 from ttkern.engine.traces import Trace
-from ttkern.evidence.legality import first_line
+from ttkern.evidence.legality import refusal
 from ttkern.model.config import ModelConfig
 from ttkern.model.decoder import Decoder
 from ttkern.model.device_weights import DecoderWeights, NoData, load_decoder_weights
@@ -81,8 +81,8 @@ def check_traces(
     report = TraceReport(name, len(layer_types))
     try:
         _fill(report, target, config, layer_types, limits, weight_dtype, track)
-    except (RuntimeError, TypeError) as error:
-        report.refused = first_line(error)
+    except Exception as error:
+        report.refused = refusal(error)
     return report
 
 

@@ -71,7 +71,7 @@ def load_decoder_weights(
 ) -> DecoderWeights:
     """Upload the whole model.
 
-    positions     how many positions the rotary tables cover
+    positions     how many positions the rotary tables cover; rounded up to whole tiles, for rows that idle
     weight_dtype  dtype of the projection matrices: bfloat16, bfloat8_b or bfloat4_b; what is small or sensitive
                   (embedding, norms, gates, convolution) is never narrowed
     track         wraps an iterable to show progress
@@ -79,7 +79,7 @@ def load_decoder_weights(
     up = _Uploader(target, config, source, weight_dtype)
     layers = tuple(up.layer(index) for index in track(range(config.num_hidden_layers), "loading layers"))
     head = "embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
-    cos, sin = rotary_tables(positions, config.head_dim, config.rotary_dim, config.rope_theta)
+    cos, sin = rotary_tables(-(-positions // 32) * 32, config.head_dim, config.rotary_dim, config.rope_theta)
     k = config.linear_key_head_dim
     return DecoderWeights(
         layers=layers,

@@ -73,5 +73,7 @@ PRESETS: dict[str, ModelConfig] = {
 def preset(name: str) -> ModelConfig:
     """The shapes of a published model. Raises TtkernError with the known names for any other."""
     if name not in PRESETS:
-        raise TtkernError(f"no preset is called {name!r}; there are {', '.join(sorted(PRESETS))}")
+        raise TtkernError(
+            f"{name!r} is neither a checkpoint folder nor a preset; presets are {', '.join(sorted(PRESETS))}"
+        )
     return PRESETS[name]

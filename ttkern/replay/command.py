@@ -21,10 +21,12 @@ from ttkern.engine.engine import Engine
 from ttkern.errors import TtkernError
 from ttkern.evidence.stored import source_hash
 from ttkern.model.config import ModelConfig
+from ttkern.output import draw, write
 from ttkern.replay.run import Row, replay
 from ttkern.replay.trace import read_trace
-from ttkern.serve.launch import load, open_device, runner_config
+from ttkern.serve.launch import load, open_device
 from ttkern.serve.options import ServeOptions
+from ttkern.serve.sizes import runner_config
 
 
 def run_replay(trace: Path, options: ServeOptions, *, as_json: bool, record: Path | None) -> None:
@@ -52,9 +54,9 @@ def run_replay(trace: Path, options: ServeOptions, *, as_json: bool, record: Pat
     if record is not None:
         _write(record, found)
     if as_json:
-        print(json.dumps(found))
+        write(json.dumps(found))
     else:
-        show(trace.name, found["summary"], rows, options.target, Console())
+        draw(lambda on: show(trace.name, found["summary"], rows, options.target, on))
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:

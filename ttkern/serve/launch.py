@@ -17,13 +17,13 @@ from ttkern.engine.runner import DeviceRunner, RunnerConfig
 from ttkern.errors import TtkernError
 from ttkern.model.config import ModelConfig
 from ttkern.model.load import LoadedModel, load_model
-from ttkern.model.work import state_bytes
 from ttkern.serve.app import create_app
 from ttkern.serve.engine_loop import EngineLoop
 from ttkern.serve.greeting import greeting
 from ttkern.serve.options import ServeOptions
 from ttkern.serve.server import bind, run
-from ttkern.targets import Target, open_target
+from ttkern.serve.sizes import runner_config
+from ttkern.targets import Target, abilities, open_target
 
 
 def launch(options: ServeOptions) -> None:
@@ -56,62 +56,15 @@ def launch(options: ServeOptions) -> None:
 
 def open_device(options: ServeOptions) -> Target:
     """The target that the options name. Raises TtkernError where it cannot open, or would serve noise."""
+    if not abilities(options.target).computes:
+        raise TtkernError(f"--target {options.target} computes nothing here, so there is nothing to serve")
     target = open_target(
         options.target,
         exact=options.dtype == "float32",
         trace_region_size=options.trace_region_size,
         watchdog_seconds=options.watchdog_seconds,
     )
-    if not target.computes:
-        target.close()
-        raise TtkernError(f"--target {options.target} computes nothing here, so there is nothing to serve")
     return replace(target, has_trace=False) if options.enforce_eager else target
-
-
-def runner_config(options: ServeOptions, model: ModelConfig) -> RunnerConfig:
-    """Sizes of the device's buffers, from the options and the model's own limit."""
-    longest = options.max_model_len or model.max_position_embeddings
-    tokens = options.kv_cache_tokens or options.max_num_seqs * longest
-    blocks = -(-tokens // options.block_size) if options.kv_cache_tokens is None else tokens // options.block_size
-    one_sequence = -(-longest // options.block_size)
-    if blocks < one_sequence:
-        raise TtkernError(
-            f"--kv-cache-tokens is {tokens}, {blocks} blocks of {options.block_size}; one sequence of --max-model-len"
-            f" {longest} takes {one_sequence} blocks"
-        )
-    caching = caches_prefixes(options, model, longest)
-    return RunnerConfig(
-        snapshot_bytes=options.snapshot_bytes if caching else 0,
-        snapshot_device_bytes=options.snapshot_device_bytes if caching else 0,
-        max_model_len=longest,
-        chunk_tokens=options.chunk_tokens,
-        block_size=options.block_size,
-        num_blocks=blocks,
-        max_num_seqs=options.max_num_seqs,
-        kv_cache_dtype="bfloat16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype,
-    )
-
-
-def caches_prefixes(options: ServeOptions, model: ModelConfig, longest: int) -> bool:
-    """Whether prefixes are cached: unless told otherwise, where they can be.
-
-    Raises TtkernError where it was asked for and cannot be, with the numbers.
-    """
-    if options.enable_prefix_caching is False:
-        return False
-    why = None
-    one, budget = state_bytes(model), options.snapshot_bytes + options.snapshot_device_bytes
-    if longest <= options.chunk_tokens:
-        why = (
-            f"--max-model-len is {longest} and --chunk-tokens {options.chunk_tokens}: no prompt is longer than a chunk"
-        )
-    elif max(options.snapshot_bytes, options.snapshot_device_bytes) < max(one, 1):
-        why = f"--snapshot-bytes and --snapshot-device-bytes are {budget} together; one state takes {one}"
-    if why is None:
-        return True
-    if options.enable_prefix_caching:
-        raise TtkernError(f"--enable-prefix-caching: {why}")
-    return False
 
 
 def caching_line(runner: DeviceRunner) -> str:

@@ -18,21 +18,12 @@ import torch
 from ttkern.targets.emulated import Namespace, types
 from ttkern.targets.emulated.device import Device
 from ttkern.targets.emulated.tensor import Tensor
+from ttkern.targets.emulated.types import TtnnError
 from ttkern.targets.proxy import Proxy
+from ttkern.targets.real.library import RealDevice
 
-# Calls that the mock has no part in: it cannot capture, and reading it gives nothing.
-_EMULATED_ONLY = (
-    "begin_trace_capture",
-    "end_trace_capture",
-    "execute_trace",
-    "release_trace",
-    "synchronize_device",
-    "to_torch",
-    "open_device",
-    "record_event",
-    "event_synchronize",
-)
-_ALLOCATIONS = ("from_torch", "full", "zeros", "empty")
+# Calls that the mock has no part in: it cannot capture.
+_EMULATED_ONLY = ("begin_trace_capture", "end_trace_capture", "execute_trace", "release_trace")
 
 
 class MirrorError(RuntimeError):
@@ -42,42 +33,76 @@ class MirrorError(RuntimeError):
 class Mirror:
     """An emulated ttnn and a real one side by side; `ttnn` is what calls are made on."""
 
-    def __init__(self, emulated: Namespace, real: Any, mock: Any) -> None:
+    def __init__(self, emulated: Namespace, device: Device, real: RealDevice) -> None:
         self.ttnn = Proxy(emulated, self._around)
         self.calls = 0
-        self._real, self._mock = real, mock
-        self._twins: weakref.WeakKeyDictionary[Tensor, Any] = weakref.WeakKeyDictionary()
+        self._emulated, self._device = emulated, device
+        self._real, self._mock, self._release = real.ttnn, real.device, real.close
+        self._twins: weakref.WeakKeyDictionary[Tensor | types.Event, Any] = weakref.WeakKeyDictionary()
+
+    def close(self) -> None:
+        """Close both devices."""
+        self._emulated.close_device(self._device)
+        self._twins.clear()
+        self._mock = None
+        self._release()
 
     def _around(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._mock is None:
+            raise TtnnError(f"{name}: the device is closed")
         if name in _EMULATED_ONLY:
             return function(*args, **kwargs)
-        before = None if name in _ALLOCATIONS else self._translate((args, kwargs))
+        before = self._translate((args, kwargs))
         ours = function(*args, **kwargs)
         self.calls += 1
-        if before is None:
-            self._twin(ours)
-            return ours
-        if name == "close_device":
-            self._real.close_device(self._mock)
-            return ours
         theirs = self._replay(name, before, (args, kwargs))
+        if isinstance(ours, torch.Tensor):
+            self._compare_values(name, ours, theirs)
+            return ours
+        if isinstance(ours, types.Event):
+            self._twins[ours] = theirs
+            return ours
         mine, others = _tensors(ours), _tensors(theirs)
+        if len(mine) != len(others):
+            raise MirrorError(f"{name}: {len(mine)} outputs on the emulated device, {len(others)} in real ttnn")
+        given = _tensors([*args, *kwargs.values()])
         for i, (tensor, other) in enumerate(zip(mine, others, strict=True)):
-            self._compare(f"{name}, output {i}", tensor, other)
+            what = f"{name}, output {i}"
+            self._compare(what, tensor, other)
             if tensor not in self._twins:
+                for source in given:
+                    self._compare_memory(what, (tensor, source), (other, self._twins[source]))
                 self._twins[tensor] = other
         return ours
 
     def _replay(self, name: str, call: Any, original: Any) -> Any:
         target: Any = self._real
         for step in name.split("."):
+            if not hasattr(target, step):
+                raise MirrorError(f"real ttnn has no {name}")
             target = getattr(target, step)
         args, kwargs = call
         try:
             return target(*args, **kwargs)
         except (RuntimeError, TypeError) as error:
-            specs = ", ".join(map(repr, _tensors(list(original[0]) + list(original[1].values()))))
+            specs = ", ".join(map(repr, _tensors([*original[0], *original[1].values()])))
             raise MirrorError(f"real ttnn refuses {name}({specs}): {error}") from error
+
+    def _compare_values(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+        """What is read; its values are the emulated device's alone."""
+        if ours.shape != theirs.shape:
+            raise MirrorError(f"{name}: {list(ours.shape)} on the emulated device, {list(theirs.shape)} in real ttnn")
+        if ours.dtype != theirs.dtype and not (self._emulated.exact and theirs.is_floating_point()):
+            raise MirrorError(f"{name}: {ours.dtype} on the emulated device, {theirs.dtype} in real ttnn")
+
+    def _compare_memory(self, what: str, ours: tuple[Tensor, Tensor], theirs: tuple[Any, Any]) -> None:
+        """Whether an output lies in the memory of an input."""
+        if any(tensor.device() is None for tensor in ours):
+            return
+        mine = ours[0].lease is ours[1].lease
+        if mine != (theirs[0].buffer_address() == theirs[1].buffer_address()):
+            place = ("memory of its own", "an input's memory")
+            raise MirrorError(f"{what}: {place[mine]} on the emulated device, {place[not mine]} in real ttnn")
 
     def _compare(self, what: str, ours: Tensor, theirs: Any) -> None:
         mine, other = _spec(ours), _spec(theirs)
@@ -86,7 +111,7 @@ class Mirror:
                 raise MirrorError(f"{what}: {field} is {value} on the emulated device, {other[field]} in real ttnn")
 
     def _twin(self, tensor: Tensor) -> Any:
-        """The real tensor that stands for an emulated one."""
+        """The real tensor that stands for an emulated one; made here for one that came about another way."""
         if tensor not in self._twins:
             real = self._real
             dtype, layout = self._translate(tensor.dtype), self._translate(tensor.layout)
@@ -105,6 +130,8 @@ class Mirror:
         real = self._real
         if isinstance(value, Tensor):
             return self._twin(value)
+        if isinstance(value, types.Event):
+            return self._twins[value]
         if isinstance(value, Device):
             return self._mock
         if isinstance(value, (list, tuple)):

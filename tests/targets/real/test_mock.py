@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,8 @@ REFUSALS = """
 import json, sys
 from ops.registry import Case, Op
 from ttkern.evidence import legality
-from ttkern.evidence.legality import check, check_ops, first_line
+from ttkern.evidence.legality import check, check_ops
+from ttkern.targets.real.library import reason
 from ttkern.engine.runner import RunnerConfig
 from ttkern.model.config import ModelConfig
 from ttkern.targets import open_target, run_apart
@@ -73,7 +75,7 @@ try:
     ttnn.linear(empty(64, 96), empty(96, 32))
     said["miss"] = None
 except RuntimeError as error:
-    said["miss"] = first_line(error)
+    said["miss"] = reason(error)
 device.set_program_cache_misses_allowed(True)
 limits = RunnerConfig(max_model_len=2048, chunk_tokens=256, num_blocks=1 << 22, max_num_seqs=2)
 config = ModelConfig.from_folder(sys.argv[1])
@@ -162,13 +164,35 @@ def test_the_overlay_is_laid_once_and_known_for_what_it_is(
     subprocess.run([compiler, "-MF", dep, "-o", out], check=True)
     assert out.read_bytes()[:4] == b"\x7fELF"
     assert dep.read_text() == f"{out}:\n"
+    for broken in ("kernels", "root/runtime/hw", "root/runtime/empty.elf", "root/tt_metal"):
+        (laid.place / broken).rename(tmp_path / "away")
+        assert overlays.overlay(package, kind) == laid
+        assert (laid.place / broken).exists(), f"{broken} was not mended"
+        shutil.rmtree(tmp_path / "away", ignore_errors=True)
+        (tmp_path / "away").unlink(missing_ok=True)
     assert [p.name for p in (tmp_path / "cache/ttkern").iterdir()] == [laid.place.name], "something half-made was left"
 
 
-def test_a_cache_folder_with_a_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
-    with pytest.raises(TtkernError, match="cannot use a path with a space"):
+@pytest.mark.parametrize("name", ["my cache", "o'clock", "$HOME", 'a"b', "a;b", "a(b)"])
+def test_a_cache_folder_that_a_shell_would_read_otherwise_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+    with pytest.raises(TtkernError, match="set XDG_CACHE_HOME to a plain one"):
         overlays.overlay(tmp_path, "null")
+
+
+def test_a_relative_cache_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert overlays.cache_folder() == Path.home() / ".cache/ttkern"
+
+
+def test_a_cache_folder_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "ttnn/runtime/hw").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(TtkernError, match="cannot make ttnn's runtime root"):
+        overlays.overlay(tmp_path / "ttnn", "null")
 
 
 def test_boards_are_named() -> None:
@@ -223,3 +247,127 @@ def test_a_process_keeps_the_board_it_opened_first() -> None:
     assert said.startswith(
         "this process has opened the mock board p150 with ttnn, which opens one cluster in a process"
     )
+
+
+def _shared_board() -> list[str]:
+    """Two mirrors and a mock on one device: it is open for each until each has closed it."""
+    mirror, other, mock = open_target("mirror"), open_target("mirror"), open_target("mock")
+    said = []
+    mirror.close()
+    mirror.close()
+    for target in (other, mock):
+        ttnn = target.ttnn
+        x = ttnn.empty((32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=target.device)
+        said.append(str(list(ttnn.add(x, x).shape)))
+    for wrong in (lambda: mirror.ttnn.to_torch(x), lambda: open_target("mock", trace_region_size=1 << 20)):
+        try:
+            wrong()
+        except RuntimeError as error:
+            said.append(str(error))
+        except TtkernError as error:
+            said.append(str(error))
+    other.close()
+    mock.close()
+    again = open_target("mock", trace_region_size=1 << 20)
+    said.append(str(again.device.get_num_devices()))
+    again.close()
+    return said
+
+
+@needs_ttnn
+def test_targets_of_one_board_share_its_device() -> None:
+    assert run_apart(_shared_board) == [
+        "[32, 32]",
+        "[32, 32]",
+        "to_torch: the device is closed",
+        "the mock board p150 is open with a trace region of 0 bytes, not 1048576; close it first",
+        "1",
+    ]
+
+
+CHECK = ("-m", "ttkern.cli", "check", "--model", "small")
+
+
+@needs_ttnn
+@pytest.mark.parametrize(
+    ("options", "environment", "said"),
+    [
+        (("--max-model-len", "100000000"), {}, "--max-model-len is 100000000; the model allows 32768"),
+        (("--max-model-len", "0"), {}, "--max-model-len is 0; it must be at least 1 token"),
+        (("--kv-cache-tokens", "1"), {}, "--kv-cache-tokens is 1; it must be at least one block"),
+        (("--kv-cache-tokens", "128"), {}, "one sequence of --max-model-len 8192 takes 128 blocks"),
+        (("--trace-region-size", "-1"), {}, "--trace-region-size is -1; it must be at least 0"),
+        (("--chunk-tokens", "100"), {}, "--chunk-tokens is 100; it must be a power of two"),
+        (("--block-size", "0"), {}, "--block-size is 0; it must be a power of two"),
+        (("--weight-dtype", "int8"), {}, "--weight-dtype is 'int8'; it must be one of bfloat16"),
+        (("--target", "emulated"), {}, "--target is 'emulated'; what can be checked on is mock and simulated"),
+        (("--model", "/nonexistent"), {}, "'/nonexistent' is neither a checkpoint folder nor a preset"),
+        (("--model", ""), {}, "'' is neither a checkpoint folder nor a preset"),
+        (("--fresh",), {"LOGURU_LEVEL": "NONE SUCH"}, "ttnn cannot be imported: ValueError"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_line(
+    options: tuple[str, ...], environment: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    done = run(tmp_path, *CHECK, *options)
+    assert done.returncode == 1
+    assert said in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("ttkern: ")
+    assert "Traceback" not in done.stderr
+    assert environment or done.stderr.count("\n") == 1, "the library's own log is not ours to keep short"
+
+
+BROKEN = """
+import sys
+from ops.registry import Case, Op
+from ttkern.errors import TtkernError
+from ttkern.evidence.legality import check_ops
+from ttkern.evidence import legality
+from ttkern.targets import open_target
+
+
+def fails(error):
+    def variant(ttnn):
+        raise error
+    return variant
+
+
+target = open_target("mock")
+for error in (AttributeError("no such thing"), ValueError("bad"), AssertionError(), KeyError("k"),
+              ZeroDivisionError("z"),
+              RuntimeError("TT_THROW @ /project/tt_metal/jit_build/build.cpp:1: tt::exception\\ninfo:\\nFailed\\n")):
+    legality.all_ops = lambda: {"x": Op("x", None, {"planted": fails(error)}, [Case("planted", {})], [])}
+    try:
+        print(check_ops(target, lambda items, _: items)[0].error)
+    except TtkernError as refused:
+        print("TtkernError", refused)
+"""
+
+
+@needs_ttnn
+def test_a_fault_in_an_op_is_in_the_report_and_one_of_the_machine_is_not(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", BROKEN)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = done.stdout.splitlines()[-6:]
+    assert said[:3] == ["AttributeError: no such thing", "ValueError: bad", "AssertionError"]
+    assert said[3].startswith("KeyError")
+    assert said[4] == "ZeroDivisionError: z"
+    assert said[5].startswith("TtkernError ttnn could not build a kernel in ")
+
+
+@needs_ttnn
+def test_half_an_installed_ttnn_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "ttnn").mkdir()
+    (tmp_path / "ttnn/__init__.py").touch()
+    # `-c` looks in the working directory first.
+    done = run(tmp_path, "-c", "from ttkern.targets import open_target; open_target('mock')")
+    assert "has no library: pip install ttnn==0.81.1" in done.stderr.splitlines()[-1]
+
+
+@needs_ttnn
+def test_without_home_ttnn_still_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    done = run(tmp_path, "-c", "from ttkern.targets import open_target; open_target('mock').close()")
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -16,7 +16,7 @@ import torch
 from ttkern.errors import TtkernError
 from ttkern.targets import default_target, open_target
 from ttkern.targets.proxy import Proxy
-from ttkern.targets.real import silicon
+from ttkern.targets.real import library, silicon
 from ttkern.targets.real.overlay import overlay
 from ttkern.targets.real.watchdog import Watchdog
 
@@ -84,12 +84,15 @@ def test_with_all_of_it_the_card_is_opened_as_told(machine: Path, monkeypatch: p
         return "device"
 
     fake = SimpleNamespace(open_device=open_device)
-    monkeypatch.setattr(silicon, "start", lambda cluster, environment: fake)
+    monkeypatch.setattr(library, "_start", lambda environment: fake)
+    monkeypatch.setattr(library, "_opened", None)
     target = open_target("silicon", trace_region_size=1 << 20)
     assert (target.ttnn, target.device, target.has_trace, target.has_timing) == (fake, "device", True, True)
     assert asked == {"device_id": 0, "trace_region_size": 1 << 20}
     assert default_target() == "silicon"
-    assert isinstance(open_target("silicon", watchdog_seconds=9).ttnn, Proxy)
+    again = open_target("silicon", trace_region_size=1 << 20, watchdog_seconds=9)
+    assert isinstance(again.ttnn, Proxy)
+    assert again.device == target.device
 
 
 @pytest.mark.parametrize("in_trace", [False, True])

@@ -101,11 +101,14 @@ class Namespace:
         """Forget."""
         device.release_trace(trace_id)
 
-    def record_event(self, device: Device, cq_id: int = 0) -> None:
+    def record_event(self, device: Device, cq_id: int = 0) -> types.Event:
         """A mark in the queue. Everything before it has run when its call returns."""
+        if cq_id:
+            raise TtnnError(f"record_event: cq_id {cq_id} is out of range")
         device.refuse_in_capture("record_event")
+        return types.Event()
 
-    def event_synchronize(self, event: None) -> None:
+    def event_synchronize(self, event: types.Event) -> None:
         """Wait for a mark."""
 
     # making, moving and reading tensors
@@ -115,19 +118,23 @@ class Namespace:
         tensor: torch.Tensor,
         dtype: DataType | None = None,
         *,
-        layout: Layout = Layout.ROW_MAJOR,
+        layout: Layout | None = None,
         device: Device | None = None,
         memory_config: MemoryConfig | None = None,
     ) -> Tensor:
         """A host tensor, or with `device` a device tensor, holding a copy of a torch tensor."""
         if dtype is None:
-            dtype = _DTYPES.get(tensor.dtype, DataType.FLOAT32 if tensor.is_floating_point() else DataType.INT32)
+            if tensor.dtype not in _DTYPES:
+                raise TtnnError(f"from_torch: {tensor.dtype} has no ttnn dtype of its own here; give one")
+            dtype = _DTYPES[tensor.dtype]
+        if layout is None:
+            layout = Layout.TILE if dtype.is_block_float else Layout.ROW_MAJOR
         held = store(tensor, dtype, layout, exact=self.exact, poison=self.poison)
         if held.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             held = held.clone()
         shape = tuple(tensor.shape)
         if device is None:
-            return Tensor(Cell(held), shape, dtype, layout, exact=self.exact)
+            return Tensor(Cell(held), shape, dtype, layout, exact=self.exact, memory_config=memory_config)
         device.refuse_in_capture("from_torch to a device")
         return self._place(device, Cell(held), shape, dtype, layout, memory_config)
 
@@ -146,7 +153,7 @@ class Namespace:
         return Tensor(cell, shape, dtype, layout, exact=self.exact, lease=lease, device=device, memory_config=config)
 
     def to_torch(self, tensor: Tensor) -> torch.Tensor:
-        """The logical values: float32 for every float dtype but bfloat16, integers as int32."""
+        """The logical values: float32 for every float dtype but bfloat16."""
         self._live("to_torch", tensor)
         device = tensor.device()
         if device is not None:
@@ -155,18 +162,22 @@ class Namespace:
         values = tensor.logical
         if tensor.dtype.is_float and tensor.dtype is not DataType.BFLOAT16:
             return values.to(torch.float32, copy=True)
-        return values.clone()
+        return values.to(torch.uint32 if tensor.dtype is DataType.UINT32 else values.dtype, copy=True)
 
     def to_device(self, tensor: Tensor, device: Device, memory_config: MemoryConfig | None = None) -> Tensor:
-        """A device copy of a host tensor."""
+        """A device copy of a host tensor; one that is there already is returned as it is."""
+        if tensor.device() is device:
+            return tensor
         device.refuse_in_capture("to_device")
         cell = Cell(tensor.cell.data.clone())
         return self._place(device, cell, tensor.shape, tensor.dtype, tensor.layout, memory_config)
 
     def from_device(self, tensor: Tensor) -> Tensor:
-        """A host copy of a device tensor, layout kept."""
+        """A host copy of a device tensor, layout kept; a host tensor is returned as it is."""
         self._live("from_device", tensor)
-        device = self._on_device("from_device", tensor)
+        device = tensor.device()
+        if device is None:
+            return tensor
         device.refuse_in_capture("from_device")
         device.count(host_reads=1)
         return Tensor(Cell(tensor.cell.data.clone()), tensor.shape, tensor.dtype, tensor.layout, exact=self.exact)
@@ -238,7 +249,9 @@ class Namespace:
         return self.full(shape, 0, **kwargs)
 
     def empty(self, shape: Sequence[int], **kwargs: Any) -> Tensor:
-        """A tensor whose values nobody may rely on: poison."""
+        """A device tensor whose values nobody may rely on: poison."""
+        if kwargs.get("device") is None:
+            raise TtnnError("empty: give the device")
         is_float = kwargs.get("dtype", DataType.BFLOAT16).is_float
         return self.full(shape, self.poison if is_float else -1, **kwargs)
 
@@ -278,4 +291,13 @@ class Namespace:
         )
 
 
-_DTYPES = {torch.bfloat16: DataType.BFLOAT16, torch.float32: DataType.FLOAT32, torch.int32: DataType.INT32}
+# What real ttnn makes of a torch dtype where none is given, as far as the emulated device has it; of float64 it makes
+# the end of the process.
+_DTYPES = {
+    torch.bfloat16: DataType.BFLOAT16,
+    torch.float16: DataType.BFLOAT16,
+    torch.float32: DataType.FLOAT32,
+    torch.int32: DataType.INT32,
+    torch.uint32: DataType.UINT32,
+    torch.int64: DataType.UINT32,
+}

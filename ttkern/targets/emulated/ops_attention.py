@@ -133,8 +133,13 @@ def paged_update_cache(
     need_dtype(name, "input_tensor", input_tensor, DataType.FLOAT32, DataType.BFLOAT16)
     need_dtype(name, "update_idxs_tensor", update_idxs_tensor, DataType.INT32)
     require(name, input_tensor.is_sharded(), "input_tensor must be height sharded, one sequence per core")
-    _, heads, block, dim = cache_tensor.shape
+    blocks, heads, block, dim = cache_tensor.shape
     one, rows, kv, width = input_tensor.shape
+    require(
+        name,
+        page_table.shape[-1] <= blocks,
+        f"the page table has {page_table.shape[-1]} blocks a row, the cache {blocks} in all",
+    )
     require(
         name, (one, kv, width) == (1, heads, dim), f"input is {list(input_tensor.shape)}; wanted [1, B, {heads}, {dim}]"
     )

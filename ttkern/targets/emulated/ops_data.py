@@ -29,6 +29,11 @@ def like(source: Tensor, values: torch.Tensor, memory_config: MemoryConfig | Non
     return Out(values, source.dtype, source.layout, memory_config)
 
 
+def unchanged(source: Tensor, memory_config: MemoryConfig | None) -> View | None:
+    """What real ttnn returns where nothing would change: the input's own memory, unless that is wanted elsewhere."""
+    return View(source, source.shape) if memory_config in (None, source.memory_config()) else None
+
+
 @op("to_layout")
 def to_layout(
     tensor: Tensor, layout: Layout, dtype: DataType | None = None, *, memory_config: MemoryConfig | None = None
@@ -52,8 +57,10 @@ def typecast(input_tensor: Tensor, dtype: DataType, *, memory_config: MemoryConf
 
 
 @op("to_memory_config")
-def to_memory_config(tensor: Tensor, memory_config: MemoryConfig, dtype: DataType | None = None) -> Out:
-    """Another place."""
+def to_memory_config(tensor: Tensor, memory_config: MemoryConfig, dtype: DataType | None = None) -> Any:
+    """Another place; a tensor that is there already is returned as it is, whatever its dtype."""
+    if same := unchanged(tensor, memory_config):
+        return same
     if memory_config.is_sharded():
         height, width = memory_config.shard_shape or (0, 0)
         rows = 1
@@ -91,10 +98,8 @@ def reshape(input_tensor: Tensor, shape: Sequence[int], *, memory_config: Memory
     same_rows = bool(shape) and shape[-1] == source.shape[-1]
     if source.layout is Layout.ROW_MAJOR:
         in_place = same_rows
-    elif len(source.shape) == 1 or len(shape) == 1:
-        in_place = False
     else:
-        rows, new_rows = source.shape[-2], shape[-2]
+        rows, new_rows = ((1, *dims)[-2] for dims in (source.shape, shape))
         in_place = same_rows and (rows == new_rows or (rows % TILE == 0 and new_rows % TILE == 0))
     if in_place and memory_config is None:
         return View(source, shape)
@@ -124,7 +129,7 @@ def slice_(
     memory_config: MemoryConfig | None = None,
     slice_dim: int | None = None,
     num_devices: int | None = None,
-) -> Out:
+) -> Any:
     """Elements [start, end) along every axis; bounds on the device cut axis `slice_dim` in `num_devices` parts."""
     rank = len(input_tensor.shape)
     if isinstance(slice_start, Tensor) and isinstance(slice_end, Tensor):
@@ -143,6 +148,9 @@ def slice_(
             f"[{start}, {end}) is not within axis {axis} of {list(input_tensor.shape)}",
         )
     steps = slice_step or [1] * rank
+    whole = tuple(slice_end) == input_tensor.shape and not any(slice_start) and set(steps) <= {1}
+    if whole and (same := unchanged(input_tensor, memory_config)):
+        return same
     index = tuple(slice(a, b, c) for a, b, c in zip(slice_start, slice_end, steps, strict=True))
     return like(input_tensor, input_tensor.logical[index], memory_config)
 
@@ -168,9 +176,11 @@ def _device_bounds(
 
 
 @op("concat")
-def concat(tensors: Sequence[Tensor], dim: int = 0, *, memory_config: MemoryConfig | None = None) -> Out:
+def concat(tensors: Sequence[Tensor], dim: int = 0, *, memory_config: MemoryConfig | None = None) -> Any:
     """One after the other along an axis."""
     first = tensors[0]
+    if len(tensors) == 1 and (same := unchanged(first, memory_config)):
+        return same
     for index, tensor in enumerate(tensors):
         need_layout("concat", f"tensors[{index}]", tensor, first.layout)
         need_dtype("concat", f"tensors[{index}]", tensor, first.dtype)
@@ -178,15 +188,23 @@ def concat(tensors: Sequence[Tensor], dim: int = 0, *, memory_config: MemoryConf
 
 
 @op("permute")
-def permute(input_tensor: Tensor, dims: Sequence[int], *, memory_config: MemoryConfig | None = None) -> Out:
-    """Axes in another order."""
+def permute(input_tensor: Tensor, dims: Sequence[int], *, memory_config: MemoryConfig | None = None) -> Any:
+    """Axes in another order. Axes of length 1 move without anything moving, unless they are a tile's."""
+    rank = len(input_tensor.shape)
+    moved = [axis for axis, source in enumerate(dims) if axis != source % rank]
+    tiled = input_tensor.layout is Layout.TILE
+    still = all(input_tensor.shape[axis] == 1 and not (tiled and axis >= rank - 2) for axis in moved)
+    if still and (same := unchanged(input_tensor, memory_config)):
+        return same
     return like(input_tensor, input_tensor.logical.permute(*dims), memory_config)
 
 
 @op("transpose")
-def transpose(input_tensor: Tensor, dim1: int, dim2: int, *, memory_config: MemoryConfig | None = None) -> Out:
+def transpose(input_tensor: Tensor, dim1: int, dim2: int, *, memory_config: MemoryConfig | None = None) -> Any:
     """Two axes swapped."""
-    return like(input_tensor, input_tensor.logical.transpose(dim1, dim2), memory_config)
+    axes = list(range(len(input_tensor.shape)))
+    axes[dim1], axes[dim2] = axes[dim2], axes[dim1]
+    return permute(input_tensor, axes, memory_config=memory_config)
 
 
 @op("embedding")

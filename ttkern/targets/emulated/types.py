@@ -197,3 +197,7 @@ class QkvCausalConv1dSiluProgramConfig:
     """Channels that the convolution kernel keeps in L1 at once."""
 
     channel_chunk_size: int
+
+
+class Event:
+    """A mark in a command queue."""

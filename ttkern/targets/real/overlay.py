@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import re
 import struct
 import sys
 import tempfile
@@ -36,6 +36,7 @@ VERSION_LINE = "riscv-tt-elf-g++ (tenstorrent/sfpi:7.89.0[1050]) 15.1.0"
 MARK = "ttkern stand-in"
 # The wheel's precompiled firmware, by build key.
 FIRMWARE = {"blackhole": "16245120264608145223", "wormhole": "1003041148146844629"}
+FOLDERS = ("kernels", "logs")
 COMPILERS = {"null": "null_compiler.sh", "dispatch": "dispatch_compiler.py"}
 
 
@@ -56,35 +57,38 @@ class Overlay:
 
 
 def overlay(package: Path, kind: str) -> Overlay:
-    """The overlay of a kind for an installed ttnn package, made on first use.
+    """The overlay of a kind for an installed ttnn package, made on first use and mended where something is gone.
 
-    Raises TtkernError where ttnn could not use it: a path with a space, a cache folder that cannot be written.
+    Raises TtkernError where ttnn could not use it: a path that would not pass through its shell commands, a cache
+    folder that cannot be written.
     """
     base = cache_folder()
     script = Path(__file__).with_name(COMPILERS[kind]).read_text()
     parts = (Path(__file__).read_text(), script, str(package), sys.executable)
     place = base / f"ttnn-{VERSION}-{kind}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
-    if " " in str(place):
-        raise TtkernError(f"{place}: ttnn cannot use a path with a space; set XDG_CACHE_HOME to one without")
-    if place.exists():
-        return Overlay(place)
+    if odd := sorted(set(re.findall(r"[^\w/.,+@%=:-]", str(place), re.ASCII))):
+        raise TtkernError(
+            f"{place}: ttnn's compiler commands cannot hold a path with {' '.join(map(repr, odd))};"
+            " set XDG_CACHE_HOME to a plain one"
+        )
+    entries = _entries(place / "root", package, script)
     try:
-        base.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(prefix=".new-", dir=base))
-        _lay(new / "root", package, script.replace("@ROOT@", str(place / "root")))
-        for folder in ("kernels", "logs"):
-            (new / folder).mkdir()
-        new.rename(place)
+        if not _whole(place, entries):
+            base.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".new-", dir=base) as new:
+                _lay(Path(new, "overlay"), entries)
+                _put(Path(new, "overlay"), place, Path(new, "broken"), entries)
+            if not _whole(place, entries):
+                raise OSError(f"{place} was made and is not whole")
     except OSError as error:
-        if not place.exists():  # else another process was first
-            raise TtkernError(f"{base}: cannot make ttnn's runtime root: {error}") from error
-        shutil.rmtree(new, ignore_errors=True)
+        raise TtkernError(f"{base}: cannot make ttnn's runtime root: {error}") from error
     return Overlay(place)
 
 
 def cache_folder() -> Path:
-    """Where overlays are made."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ttkern"
+    """Where overlays are made. A relative XDG_CACHE_HOME is none: the XDG base directory specification."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (given if given.is_absolute() else Path.home() / ".cache") / "ttkern"
 
 
 def compiler_of(runtime_root: str | Path) -> Path:
@@ -100,26 +104,58 @@ def is_stand_in(runtime_root: str | Path) -> bool:
         return False
 
 
-def _lay(root: Path, package: Path, script: str) -> None:
-    compiler = compiler_of(root)
-    compiler.parent.mkdir(parents=True)
-    for entry in package.iterdir():
-        if entry.name != "runtime":
-            (root / entry.name).symlink_to(entry)
-    runtime = root / "runtime"
-    (runtime / "hw").symlink_to(package / "runtime/hw")
-    (runtime / "empty.elf").write_bytes(empty_elf())
-    stubs = {"gnu/stubs-ilp32.h": "", "empty/kernel_includes.hpp": "void kernel_main() {}\n"}
-    for name, text in stubs.items():
-        (runtime / "stubs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (runtime / "stubs" / name).write_text(text)
-    for arch, key in FIRMWARE.items():
-        (runtime / f"firmware-{arch}").symlink_to(package / "tt_metal/pre-compiled" / key)
-    words = {"@MARK@": MARK, "@VERSION_LINE@": VERSION_LINE, "@PYTHON@": sys.executable}
+def _entries(root: Path, package: Path, script: str) -> dict[str, Path | bytes]:
+    """What lies where under an overlay: links by what they point to, files by what they hold."""
+    words = {"@MARK@": MARK, "@VERSION_LINE@": VERSION_LINE, "@PYTHON@": sys.executable, "@ROOT@": str(root)}
     for word, value in words.items():
         script = script.replace(word, value)
-    compiler.write_text(script)
-    compiler.chmod(0o755)
+    compiler = compiler_of("root")
+    return {
+        **{f"root/{entry.name}": entry for entry in package.iterdir() if entry.name != "runtime"},
+        "root/runtime/hw": package / "runtime/hw",
+        **{f"root/runtime/firmware-{arch}": package / "tt_metal/pre-compiled" / key for arch, key in FIRMWARE.items()},
+        "root/runtime/empty.elf": empty_elf(),
+        "root/runtime/stubs/gnu/stubs-ilp32.h": b"",
+        "root/runtime/stubs/empty/kernel_includes.hpp": b"void kernel_main() {}\n",
+        str(compiler): script.encode(),
+    }
+
+
+def _whole(place: Path, entries: Mapping[str, Path | bytes]) -> bool:
+    """Whether all of an overlay is there."""
+
+    def there(path: Path, content: Path | bytes) -> bool:
+        if isinstance(content, Path):
+            return path.is_symlink() and Path(os.readlink(path)) == content
+        return path.is_file() and path.read_bytes() == content
+
+    return all((place / folder).is_dir() for folder in FOLDERS) and all(
+        there(place / name, content) for name, content in entries.items()
+    )
+
+
+def _lay(place: Path, entries: Mapping[str, Path | bytes]) -> None:
+    for folder in FOLDERS:
+        (place / folder).mkdir(parents=True)
+    for name, content in entries.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Path):
+            path.symlink_to(content)
+        else:
+            path.write_bytes(content)
+    compiler_of(place / "root").chmod(0o755)
+
+
+def _put(new: Path, place: Path, broken: Path, entries: Mapping[str, Path | bytes]) -> None:
+    """A new overlay at its place; what lay there goes to `broken`."""
+    try:
+        new.rename(place)
+    except OSError:
+        if _whole(place, entries):  # another process was first
+            return
+        place.rename(broken)
+        new.rename(place)
 
 
 def empty_elf(address: int = 0x6000) -> bytes:

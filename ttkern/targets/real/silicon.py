@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ttkern.errors import TtkernError
 from ttkern.targets.proxy import Proxy
-from ttkern.targets.real.library import find_ttnn, start
+from ttkern.targets.real.library import RealDevice, find_ttnn, open_real
 from ttkern.targets.real.overlay import compiler_of, is_stand_in
 from ttkern.targets.real.simulated import SIMULATOR, sfpi
 from ttkern.targets.real.watchdog import Watchdog
@@ -17,8 +17,8 @@ CARDS = Path("/dev/tenstorrent")
 ELSEWHERE = ("TT_METAL_MOCK_CLUSTER_DESC_PATH", SIMULATOR)
 
 
-def open_card(trace_region_size: int = 0, watchdog_seconds: float = 0) -> tuple[Any, Any]:
-    """The ttnn module and the first card.
+def open_card(trace_region_size: int = 0, watchdog_seconds: float = 0) -> RealDevice:
+    """ttnn and the first card.
 
     One command queue: what a step uploads is a few kB, and the next step's inputs lie in the same buffers, so a
     second queue would only wait for the first.
@@ -40,12 +40,11 @@ def open_card(trace_region_size: int = 0, watchdog_seconds: float = 0) -> tuple[
             " README.md, 'On a card', says how to install it"
         )
     kept = {name: os.environ[name] for name in ("TT_METAL_RUNTIME_ROOT", "TT_METAL_CACHE") if name in os.environ}
-    ttnn = start("a card", kept)
-    device = ttnn.open_device(device_id=0, trace_region_size=trace_region_size)
-    if watchdog_seconds:
-        watchdog = Watchdog(lambda: ttnn.synchronize_device(device), watchdog_seconds)
-        return Proxy(ttnn, watchdog.around), device
-    return ttnn, device
+    real = open_real("a card", kept, trace_region_size)
+    if not watchdog_seconds:
+        return real
+    watchdog = Watchdog(lambda: real.ttnn.synchronize_device(real.device), watchdog_seconds)
+    return replace(real, ttnn=Proxy(real.ttnn, watchdog.around))
 
 
 def refuse_stand_in(root: Path) -> None:

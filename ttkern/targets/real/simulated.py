@@ -16,10 +16,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ttkern.errors import TtkernError
-from ttkern.targets.real.library import find_ttnn, start
+from ttkern.targets.real.library import RealDevice, find_ttnn, open_real
 from ttkern.targets.real.overlay import compiler_of, is_stand_in, overlay
 
 SIMULATOR = "TT_METAL_SIMULATOR"
@@ -28,36 +27,41 @@ CROSS = "gcc-riscv64-unknown-elf libstdc++-12-dev-riscv64-cross libc6-dev-riscv6
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """An opened simulator: what runs on it, and how its programs are launched."""
+class Simulator:
+    """What TT_METAL_SIMULATOR names, found and not opened.
 
-    ttnn: Any
-    device: Any
+    computes  SFPI is there, so kernels are compiled and run
+    fast      fast dispatch: its programs go through command queues, and traces can be captured
+    """
+
+    package: Path
+    path: Path
     computes: bool
-    has_trace: bool
+    fast: bool
 
 
-def open_simulated_device(trace_region_size: int = 0) -> Simulated:
-    """The ttnn module and a device on the simulator that TT_METAL_SIMULATOR names.
+def find_simulator() -> Simulator:
+    """Raises TtkernError where there is none, or ttnn is missing."""
+    package, path = find_ttnn("simulated"), simulator()
+    return Simulator(package, path, computes=sfpi(package) is not None, fast=path.is_file())
+
+
+def open_simulated_device(trace_region_size: int = 0) -> RealDevice:
+    """ttnn and a device on the simulator that TT_METAL_SIMULATOR names.
 
     Raises TtkernError where there is none, where ttnn or a compiler is missing, or this process has opened another
     cluster.
     """
-    package = find_ttnn("simulated")
-    path = simulator()
-    computes = sfpi(package) is not None
-    fast = path.is_file()
-    environment: dict[str, str] = {SIMULATOR: str(path)}
-    if not computes:
-        if fast:
-            need_dispatch_compiler(path)
-        environment.update(overlay(package, "dispatch" if fast else "null").environment)
-    if not fast:
+    found = find_simulator()
+    environment: dict[str, str] = {SIMULATOR: str(found.path)}
+    if not found.computes:
+        if found.fast:
+            need_dispatch_compiler(found.path)
+        environment.update(overlay(found.package, "dispatch" if found.fast else "null").environment)
+    if not found.fast:
         # Without it the simulator's own python3 is the first on PATH; one without wolfpine hangs without a word.
         environment.update({"TT_METAL_SLOW_DISPATCH_MODE": "1", "WOLFPINE_PYTHON": sys.executable})
-    ttnn = start(f"the simulator {path}", environment)
-    device = ttnn.open_device(device_id=0, trace_region_size=trace_region_size if fast else 0)
-    return Simulated(ttnn, device, computes, has_trace=fast)
+    return open_real(f"the simulator {found.path}", environment, trace_region_size if found.fast else 0)
 
 
 def simulator(environment: Mapping[str, str] = os.environ) -> Path:
