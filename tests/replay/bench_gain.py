@@ -46,7 +46,7 @@ from ttkern.replay.workloads import PRODUCTION_CHUNKS, PRODUCTION_TAIL, agents_o
 from ttkern.targets import open_target
 
 CHUNK, AGENTS, DECODE_PART, PAIRS = 512, 8, 0.08, 12
-COST_PAIRS = {"large": 60, "small": 200}
+COST_PAIRS = {"large": 300, "small": 200}
 ASKED = {"TTFT": 0.95, "makespan": 0.866, "tail": 1.2, "cost": 1.01}
 WIDE: dict[str, Any] = {
     "hidden_size": 512,
