@@ -106,7 +106,10 @@ def call(name: str, implementation: Implementation, args: tuple[Any, ...], kwarg
     if not tensors:
         raise TtnnError(f"{name}: no tensor among the arguments")
     device = _one_device(name, tensors)
-    result = implementation(*args, **kwargs)
+    try:
+        result = implementation(*args, **kwargs)
+    except IndexError as error:
+        raise TtnnError(f"{name}: {error}") from error
     if not isinstance(result, View):
         device.look_up_program(name, _key((*args, *sorted(kwargs.items()))))
     outputs = _materialise(device, result, tensors)

@@ -38,13 +38,14 @@ def unchanged(source: Tensor, memory_config: MemoryConfig | None) -> View | None
 def to_layout(
     tensor: Tensor, layout: Layout, dtype: DataType | None = None, *, memory_config: MemoryConfig | None = None
 ) -> Any:
-    """Tilize or untilize; a tensor that has the layout already is returned as it is."""
-    if tensor.layout is layout and dtype in (None, tensor.dtype):
+    """Tilize or untilize; a tensor that has the layout already is returned as it is, whatever dtype is asked for."""
+    if tensor.layout is layout:
         return View(tensor, tensor.shape)
-    wanted = dtype or tensor.dtype
-    if layout is Layout.ROW_MAJOR and wanted.is_block_float:
-        wanted = DataType.BFLOAT16
-    return Out(tensor.logical, wanted, layout, memory_config)
+    if layout is Layout.TILE:
+        return Out(tensor.logical, dtype or tensor.dtype, layout, memory_config)
+    rows = DataType.BFLOAT16 if tensor.dtype.is_block_float else tensor.dtype
+    require("to_layout", dtype in (None, tensor.dtype, rows), f"{tensor.dtype} to rows cannot also become {dtype}")
+    return Out(tensor.logical, rows, layout, memory_config)
 
 
 @op("typecast")
@@ -152,7 +153,10 @@ def slice_(
     if whole and (same := unchanged(input_tensor, memory_config)):
         return same
     index = tuple(slice(a, b, c) for a, b, c in zip(slice_start, slice_end, steps, strict=True))
-    return like(input_tensor, input_tensor.logical[index], memory_config)
+    # What does not start at a tile is cut from rows, which a block float has as bfloat16 only.
+    whole_tiles = all(start % TILE == 0 for start in slice_start[-2:])
+    dtype = DataType.BFLOAT16 if input_tensor.dtype.is_block_float and not whole_tiles else input_tensor.dtype
+    return Out(input_tensor.logical[index], dtype, input_tensor.layout, memory_config)
 
 
 def _device_bounds(
@@ -184,6 +188,14 @@ def concat(tensors: Sequence[Tensor], dim: int = 0, *, memory_config: MemoryConf
     for index, tensor in enumerate(tensors):
         need_layout("concat", f"tensors[{index}]", tensor, first.layout)
         need_dtype("concat", f"tensors[{index}]", tensor, first.dtype)
+        cut = (
+            tensor.dtype.is_block_float and dim % len(first.shape) >= len(first.shape) - 2 and tensor.shape[dim] % TILE
+        )
+        require(
+            "concat",
+            not cut,
+            f"tensors[{index}]: {tensor.dtype} is joined by whole tiles only, not {tensor.shape[dim]}",
+        )
     return like(first, torch.cat([t.logical for t in tensors], dim=dim), memory_config)
 
 
@@ -203,7 +215,10 @@ def permute(input_tensor: Tensor, dims: Sequence[int], *, memory_config: MemoryC
 def transpose(input_tensor: Tensor, dim1: int, dim2: int, *, memory_config: MemoryConfig | None = None) -> Any:
     """Two axes swapped."""
     axes = list(range(len(input_tensor.shape)))
+    require("transpose", len(axes) > 1 or input_tensor.layout is not Layout.TILE, "a vector in tiles has two axes")
     axes[dim1], axes[dim2] = axes[dim2], axes[dim1]
+    if input_tensor.dtype.is_block_float and axes == sorted(axes):  # a copy of its own, of all things
+        return like(input_tensor, input_tensor.logical.permute(*axes), memory_config)
     return permute(input_tensor, axes, memory_config=memory_config)
 
 

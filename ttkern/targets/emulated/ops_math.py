@@ -60,9 +60,13 @@ def _binary(name: str, combine: Callable[[torch.Tensor, Any], torch.Tensor]) -> 
         x = activate(_operand(a), input_tensor_a_activations)
         if isinstance(input_tensor_b, Tensor):
             need_layout(name, "input_tensor_b", input_tensor_b, Layout.TILE)
+            b_dtype = input_tensor_b.dtype
+            mixed = a.dtype is not b_dtype and not (a.dtype.is_float and b_dtype.is_float)
+            require(name, not mixed, f"{a.dtype} and {b_dtype} do not go together")
             y: Any = activate(_operand(input_tensor_b), input_tensor_b_activations)
         else:
             y = input_tensor_b
+            require(name, a.dtype.is_float or not isinstance(y, float), f"{a.dtype} and {y} do not go together")
         try:
             values = activate(combine(x, y), activations)
         except RuntimeError:
@@ -97,6 +101,9 @@ def addcmul(
     input_a: Tensor, input_b: Tensor, input_c: Tensor, *, value: float = 1.0, memory_config: MemoryConfig | None = None
 ) -> Out:
     """a + value * b * c."""
+    for argument, tensor in (("input_a", input_a), ("input_b", input_b), ("input_c", input_c)):
+        need_layout("addcmul", argument, tensor, Layout.TILE)
+        need_dtype("addcmul", argument, tensor, input_a.dtype)
     return like(input_a, input_a.f32 + value * input_b.f32 * input_c.f32, memory_config)
 
 

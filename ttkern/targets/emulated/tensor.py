@@ -142,7 +142,7 @@ class Tensor:
             return data
         if len(self.shape) > 1:
             return data[..., : self.shape[-2], : self.shape[-1]]
-        return data[0, : self.shape[0]] if self.shape else data[0, 0]
+        return data[0, : self.shape[0]] if self.shape else data.view(-1)[0]
 
     @property
     def f32(self) -> torch.Tensor:
@@ -164,7 +164,7 @@ class Tensor:
 def padded(shape: Shape, layout: Layout) -> Shape:
     """The shape that lies in memory."""
     if layout is Layout.ROW_MAJOR:
-        return shape
+        return shape or (1,)
     rows = (1, 1, *shape)[-2:]  # a vector is one row of a tile
     return (*shape[:-2], *(-(-n // TILE) * TILE for n in rows))
 
@@ -186,9 +186,10 @@ def store(values: torch.Tensor, dtype: DataType, layout: Layout, *, exact: bool,
         rounded = values.float()
     elif dtype.is_block_float:
         # Blocks end at a tile's edge: padding takes part as zero while rounding, and is poisoned after.
-        wide = torch.nn.functional.pad(values.float(), (0, full[-1] - shape[-1]))
+        rows = values.float().reshape(shape or (1,))
+        wide = torch.nn.functional.pad(rows, (0, full[-1] - rows.shape[-1]))
         bits = 7 if dtype is DataType.BFLOAT8_B else 3
-        rounded = round_to_block_float(wide, bits)[..., : shape[-1]].to(torch.bfloat16)
+        rounded = round_to_block_float(wide, bits)[..., : rows.shape[-1]].to(torch.bfloat16)
     else:
         rounded = values.to(dtype.storage)
     if full == shape:
@@ -197,7 +198,7 @@ def store(values: torch.Tensor, dtype: DataType, layout: Layout, *, exact: bool,
     if len(shape) > 1:
         buffer[..., : shape[-2], : shape[-1]] = rounded
     else:
-        buffer[0, : math.prod(shape)] = rounded
+        buffer.view(-1)[: math.prod(shape)] = rounded
     return buffer
 
 
