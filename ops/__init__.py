@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ops.registry import Op
 
-FOLDERS = (
-    "embedding",
-    "rms_norm",
-    "gated_rms_norm",
-    "linear",
-    "swiglu_mlp",
-    "partial_rotary",
-    "gated_attention",
-    "causal_conv",
-    "delta_gates",
-    "chunk_gated_delta_rule",
-    "recurrent_gated_delta_rule",
-    "lm_head",
-    "argmax",
-    "gdn_layer",
-    "gdn_snapshot",
-    "attention_layer",
-)
+
+@lru_cache(maxsize=1)
+def folders() -> dict[str, list[Op]]:
+    """What each op's folder lists as its `OPS`."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+    return {name: list(importlib.import_module(f"ops.{name}").OPS) for name in names}
 
 
 @lru_cache(maxsize=1)
 def all_ops() -> dict[str, Op]:
-    """Every op by name; a folder's `OPS` lists what it holds."""
-    found = [op for folder in FOLDERS for op in importlib.import_module(f"ops.{folder}").OPS]
-    return {op.name: op for op in found}
+    """Every op by name."""
+    return {op.name: op for found in folders().values() for op in found}

@@ -131,7 +131,10 @@ def test_the_greeting_names_an_address_that_a_client_can_use(host: str, reached:
 
 def test_readme_and_contributing_name_only_what_exists() -> None:
     targets = set(re.findall(r"^([a-z.]+):(?!=)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    options = set(re.findall(r"--[a-z-]+", ttkern_command("serve", "--help").stdout))
+    commands = ("serve", "check", "bench", "compare", "records verify", "recall", "replay", "doctor")
+    helps = [ttkern_command(*command.split(), "--help").stdout for command in commands]
+    helps.append(run_python("-m", "pytest", "--help").stdout)
+    options = set(re.findall(r"--[a-z-]+", "".join(helps)))
     for name in ("README.md", "CONTRIBUTING.md"):
         text = (ROOT / name).read_text()
         assert set(re.findall(r"`make ([a-z.]+)", text)) - targets == set(), name

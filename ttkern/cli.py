@@ -23,6 +23,9 @@ app = typer.Typer(
 )
 
 
+MODEL = typer.Option(help="Checkpoint folder: config.json, safetensors, tokenizer.json.")
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"ttkern {__version__}")
@@ -39,7 +42,7 @@ def _common(
 
 @app.command()
 def serve(
-    model: Annotated[Path, typer.Option(help="Checkpoint folder: config.json, safetensors, tokenizer.json.")],
+    model: Annotated[Path, MODEL],
     target: Annotated[
         str | None,
         typer.Option(
@@ -163,7 +166,7 @@ def check(
 @app.command()
 def replay(
     trace: Annotated[Path, typer.Argument(help="JSONL trace; the format is in ttkern/replay/trace.py.")],
-    model: Annotated[Path, typer.Option(help="Checkpoint folder.")],
+    model: Annotated[Path, MODEL],
     target: Annotated[str, typer.Option(help="Where ttnn calls go.")] = "emulated",
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence, in tokens.")] = None,
     max_num_seqs: Annotated[int, typer.Option(help="Sequences decoded together.")] = 8,
@@ -194,6 +197,135 @@ def replay(
     from ttkern.replay.command import run_replay
 
     run_replay(trace, options, as_json=json, record=record)
+
+
+@app.command()
+def recall(
+    model: Annotated[Path, MODEL],
+    target: Annotated[str, typer.Option(help="Where ttnn calls go.")] = "emulated",
+    chunks: Annotated[int, typer.Option(help="Longest distance of a fact, in chunks of 128 tokens.")] = 8,
+    each: Annotated[int, typer.Option(help="Questions of every distance.")] = 24,
+    seed: Annotated[int, typer.Option(help="Of the questions.")] = 0,
+    defects: Annotated[int, typer.Option(help="Questions asked under each planted defect; 0: none is planted.")] = 0,
+    chunk_tokens: Annotated[int, typer.Option(help="Tokens of a full prefill chunk.")] = 128,
+    dtype: Annotated[Dtype, typer.Option(help="float32 is the exact mode: no value is rounded.")] = "bfloat16",
+    kv_cache_dtype: Annotated[KvCacheDtype, typer.Option(help="dtype of the KV cache; auto is bfloat16.")] = "auto",
+    plot: Annotated[Path | None, typer.Option(help="Draw recall against distance into this file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print every question as JSON.")] = False,
+) -> None:
+    """Ask for facts stated earlier, cold and through a prefix hit: recall by distance, by place, under defects."""
+    options = ServeOptions(
+        model=model,
+        target=target,
+        max_model_len=2048,
+        chunk_tokens=chunk_tokens,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+    )
+    from ttkern.demo.recall_command import run_recall
+
+    run_recall(options, chunks=chunks, each=each, seed=seed, defects=defects, plot=plot, as_json=json)
+
+
+ops_app = typer.Typer(help="The registry of ops, variants and cases.", invoke_without_command=True)
+app.add_typer(ops_app, name="ops")
+
+
+@ops_app.callback()
+def list_ops(
+    context: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="Print the registry as JSON.")] = False,
+) -> None:
+    """Print every op with its variants and cases, and what each target can tell of them."""
+    if context.invoked_subcommand is not None:
+        return
+    from ttkern.bench.ops_command import run_ops
+
+    run_ops(as_json=json)
+
+
+@ops_app.command("new")
+def new_op(name: Annotated[str, typer.Argument(help="Lower-case letters, digits and _.")]) -> None:
+    """Lay out the folder of a new op: registered, working, to be filled in."""
+    from ttkern.bench.ops_command import new_op as lay_out
+
+    typer.echo(f"{lay_out(name)}: an op that works; its cases are tested, timed and checked from now on")
+
+
+@app.command()
+def bench(
+    op: Annotated[str, typer.Argument(help="An op of `ttkern ops`.")],
+    variants: Annotated[
+        str | None, typer.Option(help="Names, separated by commas; the first is what the others are compared with.")
+    ] = None,
+    case: Annotated[str, typer.Option(help="A case of the op.")] = "small",
+    target: Annotated[str, typer.Option(help="Where ttnn calls go.")] = "emulated",
+    pairs: Annotated[int, typer.Option(help="Interleaved rounds.")] = 300,
+    margin: Annotated[float, typer.Option(help="A difference within it is none that matters.")] = 0.02,
+    against: Annotated[
+        str | None, typer.Option(help="A revision: compare this tree with it, each in processes of its own.")
+    ] = None,
+    record: Annotated[Path | None, typer.Option(help="Write what was measured, raw samples too, to this file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Judge variants of an op, then time them in interleaved rounds: ratio, interval, verdict."""
+    from ttkern.bench.command import run_bench
+
+    run_bench(
+        op, variants, case=case, target=target, pairs=pairs, margin=margin, against=against, record=record, as_json=json
+    )
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="A record of `ttkern bench`, or pytest-benchmark's JSON.")],
+    second: Annotated[Path, typer.Argument(help="Another one, of the same machine.")],
+    threshold: Annotated[
+        list[str] | None, typer.Option(help="How much slower may be: 0.05 for all, NAME=0.1 for some.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Is the second run slower? Exit code 0: no; 1: yes, or a row is missing; 2: they cannot be compared."""
+    from ttkern.bench.compare_command import run_compare
+
+    raise typer.Exit(run_compare(first, second, threshold or [], as_json=json))
+
+
+records_app = typer.Typer(help="What was measured, and whether its sources are still the same.", no_args_is_help=True)
+app.add_typer(records_app, name="records")
+PLACES = typer.Argument(help="Record files, or folders of them.", show_default="profiles and traces")
+
+
+@records_app.command("list")
+def list_records(
+    places: Annotated[list[Path] | None, PLACES] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Every record, and what is stale of it."""
+    from ttkern.evidence.records_command import default_places
+    from ttkern.evidence.records_command import list_records as run
+
+    run(places or default_places(), as_json=json)
+
+
+@records_app.command("show")
+def show_record(path: Annotated[Path, typer.Argument(help="A record file.")]) -> None:
+    """One record without its raw samples."""
+    from ttkern.evidence.records_command import show_record as run
+
+    run(path)
+
+
+@records_app.command("verify")
+def verify_records(
+    places: Annotated[list[Path] | None, PLACES] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """As list; exit code 1 if a source that any record depends on has changed."""
+    from ttkern.evidence.records_command import default_places
+    from ttkern.evidence.records_command import list_records as run
+
+    raise typer.Exit(run(places or default_places(), as_json=json))
 
 
 @app.command()

@@ -7,6 +7,6 @@ import pytest
 from ops.bench_support import bench, rows
 
 
-@pytest.mark.parametrize(("op", "variant", "case"), rows("attention_layer"))
-def test_bench(benchmark: Any, op: str, variant: str, case: str) -> None:
-    bench(benchmark, op, variant, case)
+@pytest.mark.parametrize(("op", "variant", "case", "target"), rows("attention_layer"))
+def test_bench(benchmark: Any, op: str, variant: str, case: str, target: str) -> None:
+    bench(benchmark, op, variant, case, target)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ops.registry import Case, Op, Output, make_inputs, run_variant
-from ttkern.evidence.compare import BFLOAT16, EQUAL, FLOAT32, Tolerance
+from ttkern.evidence.compare import BFLOAT16, EQUAL, FLOAT32, Finding, Tolerance, check
 from ttkern.evidence.gate import OutputSpec, Report, gate
 
 # Two products and two norms deep, a layer's output carries a few bfloat16 roundings more than a single op's.
@@ -31,6 +32,17 @@ def gate_op(target: Any, op: Op, variant: str, case: Case, *, exact: bool) -> Re
         name=f"{op.name}/{variant}/{case.name}",
         outputs=[OutputSpec(o.name, o.slices, _tolerance(op, o, exact)) for o in op.outputs],
     )
+
+
+def check_outputs(
+    op: Op, case: Case, got: Sequence[torch.Tensor], inputs: Mapping[str, torch.Tensor], *, exact: bool
+) -> list[Finding]:
+    """Outputs that are there already, against the reference on the same inputs."""
+    wants = op.reference(**{name: value.clone() for name, value in inputs.items()}, **case.params)
+    return [
+        check(_real_rows(o, g, want), want, tolerance=_tolerance(op, o, exact), slices=o.slices)
+        for o, g, want in zip(op.outputs, got, wants, strict=True)
+    ]
 
 
 def _tolerance(op: Op, output: Output, exact: bool) -> Tolerance:

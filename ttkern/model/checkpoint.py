@@ -1,4 +1,4 @@
-"""Seeded random checkpoints of the Qwen3.5 family, of any shape, as Hugging Face folders; among them the demo's.
+"""Writes checkpoints of the Qwen3.5 family, of any shape, as Hugging Face folders: trained weights, or seeded ones.
 
 python -m ttkern.model.checkpoint FOLDER     the demo's checkpoint
 """
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 
 from ttkern.errors import TtkernError
 from ttkern.model.config import DTYPES, ModelConfig, layer_pattern
@@ -58,7 +59,8 @@ def make_checkpoint(
     shards: int = 1,
     nested: bool = False,
     prefix: str | None = None,
-    tokenizer: bool = True,
+    tokenizer: bool | Tokenizer = True,
+    weights: Mapping[str, torch.Tensor] | None = None,
     tied_head_stored: bool = False,
     extra_tensors: Mapping[str, torch.Tensor] | None = None,
     extra_config: Mapping[str, Any] | None = None,
@@ -70,7 +72,9 @@ def make_checkpoint(
     seed              of the weights: the same for the same seed, name and shape, however they are sharded
     dtype             of the stored weights: bfloat16, float16 or float32
     nested, prefix    config.json with a text_config; what tensor names begin with (None: as the config's kind has it)
-    tokenizer         with tokenizer and chat template (vocab_size 259 at least); the turn's end then ends an answer
+    tokenizer         with a tokenizer (this one, if one is given) and chat template: vocab_size is 259 at least and
+                      the turn's end ends an answer
+    weights           under the names of `expected_tensors`; None: seeded random ones
     tied_head_stored  with tied embeddings, write lm_head.weight all the same
     extra_tensors     further ones, under their full names; extra_config: further top-level fields of config.json
     overrides         fields of ModelConfig; num_hidden_layers alone brings its layer_types along, and the reverse
@@ -81,7 +85,7 @@ def make_checkpoint(
     if dtype not in DTYPES:
         raise TtkernError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
     prefix = prefix if prefix is not None else "model.language_model." if nested else "model."
-    trained = train_tokenizer(config.vocab_size) if tokenizer else None
+    trained = train_tokenizer(config.vocab_size) if tokenizer is True else tokenizer or None
     eos = config.eos_token_ids if trained is None else tuple(trained.get_vocab()[t] for t in (TURN_END, END_OF_TEXT))
     config = dataclasses.replace(config, dtype=dtype, eos_token_ids=eos)
     names = list(expected_tensors(config)) + ([LM_HEAD] if tied_head_stored and config.tie_word_embeddings else [])
@@ -92,8 +96,25 @@ def make_checkpoint(
             trained.save(str(part / "tokenizer.json"))
             _write_json(part / "tokenizer_config.json", _tokenizer_config(config))
             (part / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
-        _write_weights(part, config, names, seed, prefix, shards, extra_tensors or {})
+        tensors = weights if weights is not None else _Random(config, seed)
+        _write_weights(part, config, names, tensors, prefix, shards, extra_tensors or {})
     return config
+
+
+class _Random(Mapping[str, torch.Tensor]):
+    """A config's tensors, each made when it is asked for."""
+
+    def __init__(self, config: ModelConfig, seed: int) -> None:
+        self._config, self._seed, self._shapes = config, seed, expected_tensors(config)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return random_tensor(self._config, name, self._shapes[name], self._seed)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
 
 
 def demo_checkpoint(folder: str | Path) -> Path:
@@ -206,7 +227,7 @@ def _write_weights(
     folder: Path,
     config: ModelConfig,
     names: Sequence[str],
-    seed: int,
+    source: Mapping[str, torch.Tensor],
     prefix: str,
     shards: int,
     extra: Mapping[str, torch.Tensor],
@@ -226,9 +247,8 @@ def _write_weights(
                 tensors[name] = extra[name].contiguous()
                 continue
             # A tied lm_head that is stored is the embedding once more.
-            source = EMBEDDING if name not in expected else name
             full = name if name == LM_HEAD else prefix + name
-            tensors[full] = random_tensor(config, source, expected[source], seed).to(dtype)
+            tensors[full] = source[name if name in expected else EMBEDDING].to(dtype).contiguous()
         save_file(tensors, str(folder / file), metadata={"format": "pt"})
         shutil.copymode(folder / "config.json", folder / file)  # safetensors keeps its files to their owner
         weight_map.update(dict.fromkeys(tensors, file))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -82,10 +84,10 @@ Numbers: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, 32, 48, 64, 100, 128, 256
 """
 
 
-def train_tokenizer(vocab_size: int) -> tokenizers.Tokenizer:
-    """Byte-level BPE with at most `vocab_size` ids: 256 bytes, merges found in `TEXT`, then the special tokens.
+def train_tokenizer(vocab_size: int, texts: Iterable[str] = (TEXT,)) -> tokenizers.Tokenizer:
+    """Byte-level BPE with at most `vocab_size` ids: 256 bytes, merges found in `texts`, then the special tokens.
 
-    The same size gives the same tokenizer, always. Raises TtkernError for a size below `SMALLEST_VOCAB`.
+    The same size and texts gives the same tokenizer, always. Raises TtkernError for a size below `SMALLEST_VOCAB`.
     """
     if vocab_size < SMALLEST_VOCAB:
         raise TtkernError(
@@ -101,7 +103,7 @@ def train_tokenizer(vocab_size: int) -> tokenizers.Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([TEXT], trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens(
         [tokenizers.AddedToken(text, normalized=False, special=True) for text in SPECIAL_TOKENS]
     )

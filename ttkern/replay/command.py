@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
-import tempfile
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +14,7 @@ from rich.table import Table
 
 from ttkern.engine.config import EngineConfig
 from ttkern.engine.engine import Engine
-from ttkern.errors import TtkernError
-from ttkern.evidence.stored import source_hash
+from ttkern.evidence.records import all_sources, new_record, write_record
 from ttkern.model.config import ModelConfig
 from ttkern.output import draw, write
 from ttkern.replay.run import Row, replay
@@ -40,19 +35,19 @@ def run_replay(trace: Path, options: ServeOptions, *, as_json: bool, record: Pat
     with console.status(f"replaying {len(requests)} requests"):
         rows = replay(engine, requests)
     target.close()
-    found: dict[str, Any] = {
-        "kind": "replay",
-        "measured": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "sources": source_hash(),
-        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-        "trace": {"file": trace.name, "sha256": hashlib.sha256(trace.read_bytes()).hexdigest()},
-        "options": {name: str(value) for name, value in asdict(options).items()},
-        "reuse": asdict(engine.stats().reuse),
-        "summary": summary(rows),
-        "rows": [asdict(row) for row in rows],
-    }
+    found = new_record(
+        "replay",
+        {
+            "trace": {"file": trace.name, "sha256": hashlib.sha256(trace.read_bytes()).hexdigest()},
+            **{name: str(value) for name, value in asdict(options).items()},
+        },
+        all_sources(),
+        reuse=asdict(engine.stats().reuse),
+        summary=summary(rows),
+        rows=[asdict(row) for row in rows],
+    )
     if record is not None:
-        _write(record, found)
+        write_record(record, found)
     if as_json:
         write(json.dumps(found))
     else:
@@ -97,12 +92,3 @@ def show(name: str, total: dict[str, Any], rows: list[Row], target: str, console
         times = (f"{row.arrival:.2f}", f"{row.ttft:.3f}", f"{row.end:.2f}")
         each.add_row(row.session, str(row.turn), f"{row.prompt_tokens:,}", f"{row.cached_tokens:,}", *times)
     console.print(each)
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as part:
-            json.dump(record, part, indent=1)
-        os.replace(part.name, path)
-    except OSError as error:
-        raise TtkernError(f"{path}: cannot be written: {error}") from error

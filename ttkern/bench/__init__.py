@@ -1,0 +1,1 @@
+"""Microbenchmarks: variants judged, timed in interleaved pairs, compared, and recorded."""
