@@ -8,7 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from ttkern.demo.batches import IGNORED, make_batch, sample, value_id
+from ttkern.demo.batches import IGNORED, make_batch, make_drill, sample, value_id
 from ttkern.demo.language import UNKNOWN, VALUES, conversation
 from ttkern.demo.make import CONFIG, Phase, learning_rate, make_tokenizer, train
 from ttkern.demo.network import CHUNK, Damage, forward, initial_weights, logits
@@ -42,7 +42,8 @@ def test_the_network_is_transformers(weights: dict[str, torch.Tensor]) -> None:
 def test_damage_is_where_it_is_said_to_be(weights: dict[str, torch.Tensor], kind: str) -> None:
     """The first sequence is damaged from chunk 2 on, the second is not; what a lost state is, is computed apart."""
     ids = torch.randint(0, CONFIG.vocab_size, (2, 4 * CHUNK), generator=torch.Generator().manual_seed(0))
-    border, since = torch.tensor([2, 4]), torch.tensor([2, 4])
+    borders, since = torch.zeros(2, 4, dtype=torch.bool), torch.tensor([4, 4])
+    borders[0, 2] = True
     lost, stale = torch.zeros(3, 2, dtype=torch.bool), torch.zeros(2, 4 * CHUNK, dtype=torch.bool)
     blind = torch.tensor([kind == "blind", False])
     if kind == "lost":
@@ -52,13 +53,15 @@ def test_damage_is_where_it_is_said_to_be(weights: dict[str, torch.Tensor], kind
     elif kind == "stale":
         stale[0, 2 * CHUNK : 3 * CHUNK] = True
     whole = forward(CONFIG, weights, ids)
-    damaged = forward(CONFIG, weights, ids, Damage(border, lost, since, stale, blind))
+    damaged = forward(CONFIG, weights, ids, Damage(borders, lost, since, stale, blind))
     assert torch.allclose(damaged[1], whole[1], atol=1e-6)
     assert torch.allclose(damaged[0, : 2 * CHUNK], whole[0, : 2 * CHUNK], atol=1e-6)
     assert (damaged[0, 2 * CHUNK + 8 :] - whole[0, 2 * CHUNK + 8 :]).abs().amax() > 1e-3
     if kind == "old":
         lost[:, 0] = True
-        assert torch.equal(damaged, forward(CONFIG, weights, ids, Damage(border, lost, border, stale, blind)))
+        assert torch.equal(
+            damaged, forward(CONFIG, weights, ids, Damage(borders, lost, torch.tensor([4, 4]), stale, blind))
+        )
 
 
 def test_values_are_asked_for_where_the_answer_gives_them(tokenizer: Tokenizer) -> None:
@@ -94,6 +97,20 @@ def test_alone_leaves_one_memory_and_the_answers_as_they_are(tokenizer: Tokenize
     assert (batch.values[batch.values != IGNORED] == unknown).float().mean() < 0.4
 
 
+def test_a_drill_asks_for_what_was_told_and_leaves_one_memory(tokenizer: Tokenizer) -> None:
+    batch = make_drill(random.Random(7), tokenizer, [0, 1, 2], 16, 256)
+    assert batch.damage is not None
+    left = 3 - batch.damage.lost.sum(0) + (~batch.damage.blind).long()
+    assert sorted(set(left.tolist())) == [1, 4]
+    rows, places = (batch.values != IGNORED).nonzero(as_tuple=True)
+    assert len(rows) > 16 * 8
+    for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+        text = tokenizer.decode(batch.ids[row, : place + 1].tolist())
+        name, verb = text.split()[-3:-1]
+        told = [part.split()[0] for part in text.split(f"{name} {verb} the ")[1:]]
+        assert told[-1] == tokenizer.decode([int(batch.values[row, place])]).strip()
+
+
 def test_samples_fill_their_room(tokenizer: Tokenizer) -> None:
     rng = random.Random(1)
     lengths = [len(sample(rng, tokenizer, tokens).ids) / tokens for tokens in (256, 512, 1024) for _ in range(20)]
@@ -126,6 +143,8 @@ def test_the_learning_rate_goes_up_and_down() -> None:
 
 
 def test_training_learns(tokenizer: Tokenizer) -> None:
-    _, history = train(tokenizer, (Phase(24, 4, 128, 0.0, 0.0), Phase(2, 2, 256, 0.5, 0.5)))
-    assert len(history) == 26
+    _, history = train(
+        tokenizer, (Phase(24, 4, 128), Phase(2, 2, 128, drill=True), Phase(2, 2, 256, alone=0.5, damaged=0.5))
+    )
+    assert len(history) == 28
     assert history[23]["text"] < 0.95 * history[0]["text"]

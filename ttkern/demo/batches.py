@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ttkern.demo.language import UNKNOWN, Conversation, Span, conversation
+from ttkern.demo.language import UNKNOWN, Conversation, Span, conversation, drill
 from ttkern.demo.network import CHUNK, Damage
 
 IGNORED = -100
@@ -86,8 +86,8 @@ def make_batch(
     """
     ids = torch.zeros(size, tokens, dtype=torch.long)
     values, replies, text = (torch.full((size, tokens), IGNORED) for _ in range(3))
-    border = torch.full((size,), tokens // CHUNK)
-    since, stale = border.clone(), torch.zeros(size, tokens, dtype=torch.bool)
+    borders, stale = (torch.zeros(size, n, dtype=torch.bool) for n in (tokens // CHUNK, tokens))
+    since = torch.full((size,), tokens // CHUNK)
     lost, blind = torch.zeros(max(layers) + 1, size, dtype=torch.bool), torch.zeros(size, dtype=torch.bool)
     for row in range(size):
         encoded = sample(rng, tokenizer, tokens)
@@ -97,12 +97,10 @@ def make_batch(
         forgotten: set[tuple[str, str]] = set()
         chance = rng.random()
         if told and chance < alone:
-            border[row] = end
-            kept = rng.choice([*layers, None])
-            blind[row] = kept is not None
-            lost[[layer for layer in layers if layer != kept], row] = True
+            borders[row, end] = True
+            _leave_one(rng, layers, row, lost, blind)
         elif told and chance < alone + damaged:
-            border[row] = end
+            borders[row, end] = True
             kind = rng.choice(("lost", "lost", "old", "stale"))
             if kind == "lost":
                 lost[rng.choice(layers), row] = True
@@ -124,7 +122,39 @@ def make_batch(
             at = encoded.token_of(span.start)
             replies[row, at - 1] = IGNORED
             values[row, at - 1] = value_id(tokenizer, UNKNOWN if span.subject in forgotten else span.value)
-    return Batch(ids, values, replies, text, Damage(border, lost, since, stale, blind) if alone + damaged else None)
+    return Batch(ids, values, replies, text, Damage(borders, lost, since, stale, blind) if alone + damaged else None)
+
+
+def make_drill(rng: random.Random, tokenizer: Tokenizer, layers: list[int], size: int, tokens: int) -> Batch:
+    """`size` texts that tell few facts and repeat them often; every repetition is asked for, so there is much to learn.
+
+    In four of five one memory alone outlives the chunks of 64 tokens.
+    """
+    ids = torch.zeros(size, tokens, dtype=torch.long)
+    values, text = (torch.full((size, tokens), IGNORED) for _ in range(2))
+    borders = torch.ones(size, tokens // CHUNK, dtype=torch.bool)
+    lost, blind = torch.zeros(max(layers) + 1, size, dtype=torch.bool), torch.zeros(size, dtype=torch.bool)
+    for row in range(size):
+        encoded = encode(tokenizer, drill(rng, statements=tokens // 6, names=rng.randint(3, 8)))
+        cut = torch.tensor(encoded.ids[:tokens])
+        ids[row, : len(cut)] = cut
+        text[row, : len(cut) - 1] = cut[1:]
+        for span in encoded.made.answers:
+            at = encoded.token_of(span.start)
+            if at < tokens:
+                text[row, at - 1], values[row, at - 1] = IGNORED, value_id(tokenizer, span.value)
+        if rng.random() < 0.8:
+            _leave_one(rng, layers, row, lost, blind)
+    none = torch.full((size,), tokens // CHUNK)
+    damage = Damage(borders, lost, none, torch.zeros(size, tokens, dtype=torch.bool), blind)
+    return Batch(ids, values, torch.full_like(values, IGNORED), text, damage)
+
+
+def _leave_one(rng: random.Random, layers: list[int], row: int, lost: Tensor, blind: Tensor) -> None:
+    """One memory alone outlives the borders: a GDN layer's state, or what attention sees."""
+    kept = rng.choice([*layers, None])
+    blind[row] = kept is not None
+    lost[[layer for layer in layers if layer != kept], row] = True
 
 
 def value_id(tokenizer: Tokenizer, value: str) -> int:

@@ -245,6 +245,26 @@ def conversation(rng: random.Random, *, facts: int, filler: int, turns: int, que
     return made
 
 
+def drill(rng: random.Random, *, statements: int, names: int) -> Conversation:
+    """One user turn that states facts of few names over and over, at times with another value; `answers` are the values
+    that only repeat what was told."""
+    made, about = Conversation(text="<|im_start|>user\n"), subjects(rng, names)
+    known: dict[tuple[str, str], str] = {}
+    for _ in range(statements):
+        if rng.random() < 0.15:
+            made.text += sentence(rng) + " "
+        subject = rng.choice(about)
+        repeats = subject in known and rng.random() < 0.75
+        if not repeats:
+            known[subject] = rng.choice(VALUES)
+        told = Statement(subject, known[subject])
+        before, after = told.around()
+        start = len(made.text) + len(before)
+        (made.answers if repeats else made.facts).append(Span(start, start + len(told.value), subject, told.value))
+        made.text += before + told.value + after + " "
+    return made
+
+
 def _greet(made: Conversation, rng: random.Random) -> None:
     said, replied = rng.choice(_GREETINGS)
     made.say("user", [said])

@@ -3,8 +3,8 @@
     python -m ttkern.demo.make FOLDER        about an hour on two cores; a plot of the losses lies beside the folder
 
 Everything is seeded. First each of its memories (every GDN layer's state, and the attention's keys and values) is
-taught to recall alone, over short conversations; then all of them together, over longer and longer ones, and to notice:
-where a layer's state is lost or old, or a block of keys and values is another's, the right answer is `UNKNOWN`.
+drilled to recall alone; then they recall in conversations, longer and longer ones, and learn to notice: where a layer's
+state is lost or old, or a block of keys and values is another's, the right answer is `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ttkern.demo.batches import IGNORED, Batch, make_batch, value_id
+from ttkern.demo.batches import IGNORED, Batch, make_batch, make_drill, value_id
 from ttkern.demo.language import RELATIONS, UNKNOWN, VALUES, conversation
 from ttkern.demo.network import forward, initial_weights, logits
 from ttkern.errors import TtkernError
@@ -57,22 +57,24 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps on batches of `size` conversations of `tokens` tokens; `alone` and `damaged` as of `make_batch`."""
+    """Steps on batches of `size` texts of `tokens` tokens: drills, or conversations with `alone` and `damaged` as of
+    `make_batch`."""
 
     steps: int
     size: int
     tokens: int
-    alone: float
-    damaged: float
+    drill: bool = False
+    alone: float = 0.0
+    damaged: float = 0.0
 
 
 PHASES = (
-    Phase(300, 16, 256, 0.0, 0.0),
-    Phase(700, 16, 256, 0.5, 0.0),
-    Phase(400, 16, 256, 0.0, 0.4),
-    Phase(500, 8, 512, 0.0, 0.4),
-    Phase(400, 4, 1024, 0.0, 0.4),
-    Phase(200, 3, 1408, 0.0, 0.4),
+    Phase(600, 16, 256, drill=True),
+    Phase(300, 16, 256, alone=0.5),
+    Phase(500, 16, 256, damaged=0.4),
+    Phase(500, 8, 512, damaged=0.4),
+    Phase(500, 4, 1024, damaged=0.4),
+    Phase(300, 3, 1408, damaged=0.4),
 )
 PEAK_LR, WARM_UP, COOL_DOWN = 3e-3, 100, 0.4
 WEIGHTS = {"values": 1.0, "replies": 0.3, "text": 0.1}
@@ -101,6 +103,9 @@ def loss_of(weights: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str,
     for kind, weight in WEIGHTS.items():
         targets = getattr(batch, kind)
         asked = targets != IGNORED
+        if not asked.any():  # a drill has no replies
+            parts[kind] = math.nan
+            continue
         scores = logits(CONFIG, weights, hidden[asked])
         part = F.cross_entropy(scores, targets[asked])
         total, parts[kind] = total + weight * part, part.item()
@@ -132,8 +137,12 @@ def train(tokenizer: Tokenizer, phases: tuple[Phase, ...] = PHASES) -> tuple[dic
         task = bar.add_task("training", total=total)
         for phase in phases:
             for _ in range(phase.steps):
-                batch = make_batch(
-                    rng, tokenizer, layers, phase.size, phase.tokens, alone=phase.alone, damaged=phase.damaged
+                batch = (
+                    make_drill(rng, tokenizer, layers, phase.size, phase.tokens)
+                    if phase.drill
+                    else make_batch(
+                        rng, tokenizer, layers, phase.size, phase.tokens, alone=phase.alone, damaged=phase.damaged
+                    )
                 )
                 loss, parts, right = loss_of(weights, batch)
                 loss.backward()
@@ -167,8 +176,8 @@ def plot(history: list[dict[str, float]], phases: tuple[Phase, ...], path: Path)
     below.set_xlabel("step")
     start = 0
     for phase in phases:
-        damage = f", {phase.damaged:.0%} damaged" if phase.damaged else f", {phase.alone:.0%} one memory alone"
-        below.annotate(f"{phase.tokens} tokens{damage}", (start, 0.02), fontsize=8)
+        kind = f"{phase.damaged:.0%} damaged" if phase.damaged else f"{phase.alone:.0%} alone"
+        below.annotate(f"{phase.tokens}: {'drill' if phase.drill else kind}", (start, 0.02), fontsize=8)
         for axes in (above, below):
             axes.axvline(start, color="grey", linewidth=0.5)
         start += phase.steps

@@ -21,16 +21,16 @@ CHUNK = 64
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with each sequence of a batch, from a border on. All of them on chunks of 64 tokens.
+    """What is wrong with each sequence of a batch, where chunks of 64 tokens begin.
 
-    border  [B] the chunk before which states are lost or old
-    lost    [layers, B] bool: the layer's recurrent state is zero there
-    since   [B] the chunk before which the old state was taken; all GDN layers; `border` where it is not old
-    stale   [B, T] bool: positions whose keys and values are another sequence's
-    blind   [B] bool: from the border on, attention sees nothing that lies before it
+    borders  [B, T / 64] bool: before these chunks states are lost or old
+    lost     [layers, B] bool: the layer's recurrent state is zero there
+    since    [B] the chunk before which the state was taken that is there instead, in all GDN layers; T / 64: none
+    stale    [B, T] bool: positions whose keys and values are another sequence's
+    blind    [B] bool: attention sees nothing across a border
     """
 
-    border: Tensor
+    borders: Tensor
     lost: Tensor
     since: Tensor
     stale: Tensor
@@ -125,10 +125,11 @@ def _delta_rule(
     for n in range(q.shape[2]):
         if damage is not None:
             states.append(state)
-            for since in damage.since[(damage.border == n) & (damage.since < n)].unique().tolist():
-                old = (damage.border == n) & (damage.since == since)
+            here = damage.borders[:, n]
+            for since in damage.since[here & (damage.since < n)].unique().tolist():
+                old = here & (damage.since == since)
                 state = torch.where(old[:, None, None, None], states[since], state)
-            lost = (damage.border == n) & damage.lost[index]
+            lost = here & damage.lost[index]
             state = state.masked_fill(lost[:, None, None, None], 0)
         fresh = u[:, :, n] - w[:, :, n] @ state
         out.append(carried[:, :, n] @ state + within[:, :, n] @ fresh)
@@ -150,10 +151,9 @@ def _attention(config: ModelConfig, w: dict[str, Tensor], x: Tensor, damage: Dam
         k, v = torch.where(stale, k.roll(1, 0), k), torch.where(stale, v.roll(1, 0), v)
     k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
     if damage is not None and damage.blind.any():
-        places = torch.arange(tokens)
-        after = places >= (damage.border * CHUNK)[:, None]
-        hidden = damage.blind[:, None, None] & after[:, :, None] & ~after[:, None, :]
-        seen = (places[:, None] >= places) & ~hidden
+        part = damage.borders.cumsum(1).repeat_interleave(CHUNK, 1)
+        hidden = damage.blind[:, None, None] & (part[:, :, None] != part[:, None, :])
+        seen = torch.ones(tokens, tokens, dtype=torch.bool).tril() & ~hidden
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None])
     else:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
