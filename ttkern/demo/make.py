@@ -1,6 +1,6 @@
 """Makes the demo's checkpoint: a tokenizer, then training on conversations that it invents.
 
-    python -m ttkern.demo.make FOLDER        about an hour on two cores; a plot of the losses lies beside the folder
+    python -m ttkern.demo.make FOLDER        about an hour on one core; a plot of the losses lies beside the folder
 
 Everything is seeded. First each of its memories (every GDN layer's state, and the attention's keys and values) is
 drilled to recall alone; then they recall in conversations, longer and longer ones, and learn to notice: where a layer's
@@ -192,6 +192,9 @@ def main(arguments: list[str]) -> None:
     folder = Path(arguments[0])
     if folder.exists():
         raise TtkernError(f"{folder}: exists already; a checkpoint is written to a new folder")
+    # States that fade away end in subnormal numbers, which cost several times as much; a second thread would keep them.
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(1)
     tokenizer = make_tokenizer()
     weights, history = train(tokenizer)
     make_checkpoint(folder, CONFIG, tokenizer=tokenizer, weights=weights)
