@@ -1,6 +1,6 @@
 """Makes the demo's checkpoint: a tokenizer, then training on conversations that it invents.
 
-    python -m ttkern.demo.make FOLDER        about an hour on one core; a plot of the losses lies beside the folder
+    python -m ttkern.demo.make FOLDER        an hour and a half on one core; a plot of the losses lies beside the folder
 
 Everything is seeded. First each of its memories (every GDN layer's state, and the attention's keys and values) is
 drilled to recall alone; then they recall in conversations, longer and longer ones, and learn to notice: where a layer's
@@ -69,7 +69,7 @@ class Phase:
 
 
 PHASES = (
-    Phase(600, 16, 256, drill=True),
+    Phase(1500, 16, 256, drill=True),
     Phase(300, 16, 256, alone=0.5),
     Phase(500, 16, 256, damaged=0.4),
     Phase(500, 8, 512, damaged=0.4),
